@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import socket
 import stat
 import threading
@@ -433,3 +434,20 @@ def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_written(
 def _settings(endpoint: str, *more: tuple[str, str]) -> StoreSettings:
     options = (("endpoint", endpoint), ("access_key_id", "x"), ("secret_access_key", "y"), *more)
     return StoreSettings("main", "s3://bucket", options)
+
+
+def test_a_directory_that_somebody_emptied_is_written_to_again_and_one_that_is_gone_is_not(
+    tmp_path: Path,
+) -> None:
+    """Its temporary files lie in it, too: a wiped store could not be filled again."""
+    root = tmp_path / "store"
+    store = open_store(directory(root))
+    store.create("a/one", b"1")
+    for each in root.iterdir():
+        shutil.rmtree(each)
+    store.create("a/one", b"2")
+    assert store.read("a/one") == b"2"
+    shutil.rmtree(root)
+    with pytest.raises(Unavailable, match="mount it"):
+        store.create("a/one", b"3")
+    assert not root.exists()

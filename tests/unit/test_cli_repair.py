@@ -54,6 +54,7 @@ def test_how_they_are_getting_on(say: Say) -> None:
     (job,) = told["jobs"]
     names = ("tenant", "type", "state", "percent_repaired", "max_repaired_at", "remaining_s", "why")
     assert set(names) <= set(job)
+    assert job["max_repaired_at"] == "1970-01-01T00:01:40Z"
     out = say("repair", "status")[1]
     assert "50.0 %" in out
     assert "it is due" in out

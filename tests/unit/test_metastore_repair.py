@@ -40,7 +40,7 @@ from maar.services.repair.rules import REPAIR, REPAIRING, tasks
 from maar.services.rules import JobState
 from support.lake.fold_and_store import Lake
 from support.metastore.copies import EU, MAIN, US, copy_of, want
-from support.metastore.fold import TENANT, segment
+from support.metastore.fold import DAY_START_NS, TENANT, segment
 
 VNODE_JOB = JobId(TENANT, REPAIR, RepairType.VNODE)
 INCREMENTAL_JOB = JobId(TENANT, REPAIR, RepairType.INCREMENTAL)
@@ -469,7 +469,7 @@ class TestIncremental:
         jobs = views.status(lake.state, tenant="", now=LeaseTime(lake.fold.now)).jobs
         (told,) = [job for job in jobs if job.type == "incremental"]
         assert (told.state, told.percent_repaired) == ("COMPLETED", 100.0)
-        assert told.max_repaired_at == 50 * SECOND_NS
+        assert told.max_repaired_at == DAY_START_NS + 50 * SECOND_NS  # by the wall clock
 
     def test_it_writes_no_history(self) -> None:
         lake = Lake()

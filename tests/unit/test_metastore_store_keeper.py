@@ -15,7 +15,7 @@ from maar.metastore.state import audit
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.errors import NotFound, Rejected
+from maar.model.errors import NotFound, Rejected, Unavailable
 from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName, TenantId
 from maar.model.stores import StoreSet, StoreSpec, TenantStores, keys_at, stores_of
 from maar.ports.store_removal import RemovedStore
@@ -169,6 +169,24 @@ def test_a_wiped_store_is_noticed_its_copies_end_and_it_is_marked_again() -> Non
     lake.copy(one.id, EU)
     lake.step()
     assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+
+
+def test_a_wiped_store_that_cannot_be_marked_is_told_of_and_holds_up_no_other() -> None:
+    lake = Kept()
+    one = lake.replicated(1)
+    lake.named[EU].wipe()
+    lake.named[EU].fault = lambda operation, key: (
+        Unavailable(f"no {key}") if operation == "create" else None
+    )
+    lake.step()
+    (told,) = lake.keeper.blocked
+    assert told.startswith("store eu was wiped, and cannot be filled again yet: ")
+    assert lake.keeper.down == {EU}
+    lake.named[EU].fault = lambda *_: None
+    lake.step(2)
+    assert lake.keeper.blocked == ()
+    assert lake.marked(EU) == EU
+    assert stores_of(lake.now_of(one.id)) == (MAIN,)
 
 
 def test_a_store_that_only_lost_its_marker_keeps_the_copies_that_it_has() -> None:

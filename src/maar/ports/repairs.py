@@ -9,7 +9,7 @@ import msgspec
 
 from maar.model.ids import BlockId, PlanId, TenantId
 from maar.model.plan import JobId
-from maar.model.time import LeaseTime
+from maar.model.time import WallTime
 from maar.ports.calls import Call
 from maar.ports.metastore_call import MetastoreCall
 
@@ -21,7 +21,7 @@ class RepairJob(msgspec.Struct, frozen=True):
     type: str
     state: str  # COMPLETED, ON_TIME, LATE, OVERDUE, BLOCKED
     percent_repaired: float  # of the bytes that are at all their stores; of ranges, if a vnode one
-    max_repaired_at: LeaseTime | None  # when the last repair began after which all was repaired
+    max_repaired_at: WallTime | None  # when the last repair began after which all was repaired
     age_s: float | None  # since then
     remaining_s: float  # of work, if it goes on as it did the last time
     why: str  # it is in that state, in a sentence

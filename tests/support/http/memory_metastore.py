@@ -18,7 +18,7 @@ from maar.model.ids import BlockId, Incarnation, NodeId, PlanId, StoreName, Tena
 from maar.model.plan import JobId, Plan, PlanState
 from maar.model.predicate import Mask
 from maar.model.ring import Ring
-from maar.model.time import DAY_NS, LeaseTime
+from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime
 from maar.model.trouble import Trouble
 from maar.ports.calls import LocalPort
 from maar.ports.copies import StoreStatus
@@ -125,9 +125,8 @@ class MemoryMetastore(LocalPort, FoldSchedule):
         return await self.board.commit_part(request)
 
     async def repairs(self, *, tenant: str = "") -> RepairsStatus:
-        job = RepairJob(
-            TenantId(tenant or "acme"), "vnode", "ON_TIME", 50.0, None, None, 7.0, "it is due"
-        )
+        whose, at = TenantId(tenant or "acme"), WallTime(100 * SECOND_NS)
+        job = RepairJob(whose, "vnode", "ON_TIME", 50.0, at, 5.0, 7.0, "it is due")
         return RepairsStatus((job,), ())
 
     async def ask_repair(self, job: JobId, *, wanted: bool, dry_run: bool) -> RepairTold:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from maar.adapters.stores.key import PRIVATE, check_key, directory_of
 from maar.model.errors import (
@@ -112,7 +112,7 @@ class LocalStore:
         final = self.local_path(key)
         temporary = self._temporary / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            with temporary.open("xb") as file:
+            with self._open_new(temporary) as file:
                 for piece in pieces:
                     file.write(piece)
                     file.flush()
@@ -128,6 +128,15 @@ class LocalStore:
         finally:
             temporary.unlink(missing_ok=True)
         self._sync_entry(final, key)
+
+    def _open_new(self, temporary: Path) -> BinaryIO:
+        """Whoever empties a store takes the directory of temporary files along."""
+        try:
+            return temporary.open("xb")
+        except FileNotFoundError:
+            self._check_root()
+            self._temporary.mkdir(exist_ok=True)
+            return temporary.open("xb")
 
     def _link(self, temporary: Path, final: Path) -> None:
         """Link the file to its name; recreate a directory that another process just removed."""

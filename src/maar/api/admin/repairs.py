@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from maar.api.admin.schedule import time_text
 from maar.api.guard import RequestGuard
 from maar.model.ids import TenantId, tenant_id
 from maar.model.plain import plain
@@ -48,7 +49,10 @@ class Repairs:
 
     async def status(self, _tenant: TenantId, request: Request) -> Response:
         found = await self._metastore.call(ListRepairs(request.query_params.get("tenant", "")))
-        return JSONResponse(plain(found))
+        jobs = [
+            {**plain(job), "max_repaired_at": time_text(job.max_repaired_at)} for job in found.jobs
+        ]
+        return JSONResponse({"jobs": jobs, "lost": plain(found.lost)})
 
 
 def told(found: RepairTold) -> dict[str, Any]:

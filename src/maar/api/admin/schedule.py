@@ -190,7 +190,8 @@ def _parts(job: JobId) -> dict[str, str]:
     return {"tenant": job.tenant, "kind": job.kind, "type": job.type}
 
 
-def _time(wall: WallTime | None) -> str | None:
+def time_text(wall: WallTime | None) -> str | None:
+    """As scripts read it."""
     if wall is None:
         return None
     try:
@@ -217,8 +218,8 @@ def job_text(view: JobView) -> dict[str, Any]:
         **_parts(view.job),
         "state": view.state,
         "priority": view.priority,
-        "last_success": _time(view.last_success),
-        "next": _time(view.next),
+        "last_success": time_text(view.last_success),
+        "next": time_text(view.next),
         "why": view.why,
         "running": view.running,
         "age_s": round(view.age_s, 3),
@@ -249,6 +250,6 @@ def alarm_text(alarm: Alarm) -> dict[str, Any]:
     return {
         **_parts(alarm.id),
         "level": alarm.level.name.lower(),
-        "since": _time(alarm.since_wall),
+        "since": time_text(alarm.since_wall),
         "note": alarm.note,
     }

@@ -139,7 +139,7 @@ class StoreKeeper:
             elif outcome:
                 self._tell(name, outcome)
             elif name in self._wiped:
-                await self._refill(name)
+                await self._refill_if_it_answers(name)
             else:
                 self._trouble.pop(name, None)
             if name in self._trouble and name not in state.stores.names():
@@ -178,9 +178,19 @@ class StoreKeeper:
         self._wiped.discard(name)
         return ""
 
+    async def _refill_if_it_answers(self, name: StoreName) -> None:
+        try:
+            await self._refill(name)
+            self._trouble.pop(name, None)
+        except NotLeading:
+            raise
+        except MaarError as error:
+            self._tell(name, f"store {name} was wiped, and cannot be filled again yet: {error}")
+
     async def _refill(self, name: StoreName) -> None:
         """A store lost its marker: what it lost with it is missing, and repair copies it again."""
-        log_.error("store %s has lost its marker: it was wiped, and is filled again", name)
+        if name not in self._trouble:
+            log_.error("store %s has lost its marker: it was wiped, and is filled again", name)
         store = self._stores.named(name)
         listing = StoreListing(store)
         await self._threads.do(_walk, listing)
@@ -191,9 +201,7 @@ class StoreKeeper:
         for some in _in_steps(ending, ENDED_AT_ONCE):
             await self._append(partial(_ended, name, some, decisions.WIPED))
         ended = sum(1 for block in ending if not _is_at(state, block, name))
-        left = lacking - ended
-        only = f"; no other store has {count_text(left, 'block')} now" if left else ""
-        log_.error("store %s was wiped copies=%d%s", name, ended, only)
+        log_.error("store %s was wiped copies=%d nowhere_else=%d", name, ended, lacking - ended)
         await self._threads.do(mark, store, state.incarnation)
         self._wiped.discard(name)
 

@@ -8,6 +8,7 @@ from maar.metastore.decide import jobs
 from maar.metastore.records.effects import Effect, RepairEnded
 from maar.metastore.state.repairs import AskedRepair
 from maar.metastore.state.state import MetaState
+from maar.metastore.views.schedule import wall_of
 from maar.model.ids import TenantId
 from maar.model.plan import JobId, Plan
 from maar.model.repair import RepairType
@@ -82,7 +83,7 @@ def _told(state: MetaState, job: JobId, *, now: LeaseTime) -> RepairJob:
         type=job.type,
         state=word,
         percent_repaired=round(percent, 3),
-        max_repaired_at=since,
+        max_repaired_at=None if since is None else wall_of(state, since, at),
         age_s=None if since is None else (now - since) / SECOND_NS,
         remaining_s=round(found.expected_ns * (100.0 - percent) / 100.0 / SECOND_NS, 3),
         why=_why(found, held, running, since, now),
