@@ -295,6 +295,35 @@ def test_a_point_marks_the_end_of_its_step(lake: Lake, kept_bytes: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("kept_bytes", [1 << 20, 0])  # 0: DuckDB answers
+def test_stacks_of_go_are_tidied_in_answers_only(lake: Lake, kept_bytes: int) -> None:
+    deep = tuple(f"pkg.(*Type).method{n}" for n in range(70))
+    ints, texts = (("main.main", f"x.F[go.shape.{kind}]") for kind in ("[]int", "string"))
+    profiles = [
+        known_profile([(deep[:40], {}, (1, 1)), (ints, {}, (1, 10))], time_ns=START),
+        known_profile([(deep[6:70], {}, (1, 100)), (texts, {}, (1, 1000))], time_ns=START + SECOND),
+        # What is not drawn is not taken from what is, though both have the same name now.
+        known_profile([(texts, {}, (1, -3)), (ints, {}, (1, -20))], time_ns=START + 2 * SECOND),
+    ]
+    lake.add_block(profiles[:1])
+    lake.add_segment(profiles[1:])
+    tidy = {deep[:40]: 1, deep: 100, ("main.main", "x.F"): 997}
+    exact = {deep[:40]: 1, deep[6:70]: 100, texts: 997}
+    for setting, expected in ((True, tidy), (False, exact)):
+        ask = Asker(lake, part_cache_bytes_max=kept_bytes, tidy_go_stacks=setting)
+        assert ask.stacks() == expected
+        ranked = RankFunctions(Scope(TENANT, ALWAYS), profile_type=CPU, limit=100)
+        top = {row.function: row.total_value for row in ask.run(ask.engine.call(ranked)).rows}
+        assert top[deep[0]] == (101 if setting else 1)
+        assert top.get("x.F") == (987 if setting else None)
+        for known in profiles:
+            found = ask.run(ask.engine.call(GetProfile(TENANT, known.raw.id, ALWAYS)))
+            assert canonical(gunzip(found, limit=1 << 20)) == canonical(
+                gunzip(known.raw.payload, limit=1 << 20)
+            )
+        ask.engine.close()
+
+
 def test_without_groups_there_is_one_series_and_a_limit_keeps_the_largest(
     lake: Lake, ask: Asker
 ) -> None:

@@ -14,6 +14,7 @@ from maar.model.ids import profile_id_text
 from maar.model.labels import SERVICE_NAME, Labels
 from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
 from maar.query import direct
+from maar.query.decide import go_stacks
 from maar.query.decide.budget import FRAME_BYTES, STACKS, AnswerBudget
 from maar.query.decide.exact import ANSWER_MAX, integers
 from maar.query.decide.flamegraph import Int, Stacks, flamegraph
@@ -35,8 +36,12 @@ from maar.query.read.sql import Copies, Statement
 SAMPLES_HELD_MAX = 200_000  # rows of 60 bytes, while copies are looked for among them
 
 
-def draw(reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
-    stacks = _stacks(reading, scope, profile_type, positive=True)  # nothing else can be drawn
+def draw(
+    reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int, tidy: bool
+) -> FlameGraph:
+    """`tidy`: stacks of Go without type parameters, and with the roots that were cut off."""
+    # Nothing but what is greater than 0 can be drawn.
+    stacks = _stacks(reading, scope, profile_type, positive=True, tidy=tidy)
     reading.check()
     if int(stacks.value.sum()) > ANSWER_MAX:
         raise _overflow(reading, scope, profile_type)
@@ -44,9 +49,9 @@ def draw(reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int) -
     return flamegraph(replace(stacks, value=value), max_nodes=max_nodes)
 
 
-def top(reading: Reading, scope: Scope, *, profile_type: str, limit: int) -> Top:
+def top(reading: Reading, scope: Scope, *, profile_type: str, limit: int, tidy: bool) -> Top:
     """Self by the last frame; total by stack, so that recursion counts once."""
-    stacks = _stacks(reading, scope, profile_type, positive=False)
+    stacks = _stacks(reading, scope, profile_type, positive=False, tidy=tidy)
     width = max(len(stacks.names), 1)
     length = np.diff(stacks.offset)
     own, total = np.zeros(width, stacks.value.dtype), np.zeros(width, stacks.value.dtype)
@@ -143,12 +148,23 @@ def label_names(reading: Reading, scope: Scope) -> set[str]:
     return {name for labels in label_sets(reading, scope, names=()) for name, _ in labels}
 
 
-def _stacks(reading: Reading, scope: Scope, profile_type: str, *, positive: bool) -> Stacks:
+def _stacks(
+    reading: Reading, scope: Scope, profile_type: str, *, positive: bool, tidy: bool
+) -> Stacks:
     if not reading.parts.count:
         nothing = np.zeros(0, dtype=np.int64)
         return Stacks(names=(), offset=np.zeros(1, dtype=np.int64), frame=nothing, value=nothing)
-    if (found := _read_stacks(reading, scope, profile_type)) is not None:
+    found = _read_stacks(reading, scope, profile_type)
+    # A stack that is not drawn may not be added to one that was tidied to be equal to it. Only
+    # DuckDB has each stack once, so that it can be left out.
+    if found is None or (tidy and positive and (found.value < 0).any()):
+        found = _query_stacks(reading, scope, profile_type, positive=positive)
+    if not tidy:
         return found
+    return go_stacks.tidied(found, profile_type=profile_type, drawn=positive, budget=reading.budget)
+
+
+def _query_stacks(reading: Reading, scope: Scope, profile_type: str, *, positive: bool) -> Stacks:
     copies = _copies(reading, scope)
     statement = Statement()
     columns = "block, stack_id, value"

@@ -147,7 +147,13 @@ class DuckEngine(LocalPort):
             wanted = profile_type_of(request.profile_type)
             return await self.ask(
                 scope,
-                lambda reading: answers.draw(reading, scope, profile_type=wanted, max_nodes=nodes),
+                lambda reading: answers.draw(
+                    reading,
+                    scope,
+                    profile_type=wanted,
+                    max_nodes=nodes,
+                    tidy=self._settings.tidy_go_stacks,
+                ),
             )
 
     async def top(self, request: RankFunctions) -> Top:
@@ -158,7 +164,13 @@ class DuckEngine(LocalPort):
                 raise InvalidInput(f"a table of {limit} rows cannot be made; ask for 1 or more")
             return await self.ask(
                 scope,
-                lambda reading: answers.top(reading, scope, profile_type=wanted, limit=limit),
+                lambda reading: answers.top(
+                    reading,
+                    scope,
+                    profile_type=wanted,
+                    limit=limit,
+                    tidy=self._settings.tidy_go_stacks,
+                ),
             )
 
     async def select_series(self, request: SelectSeries) -> tuple[SeriesPoints, ...]:

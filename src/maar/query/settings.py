@@ -54,3 +54,9 @@ class QuerySettings(Struct, kw_only=True, frozen=True):
     """Frames of a flame graph that names no bound."""
     nodes_max: Natural = 1 << 20
     """The most frames one may ask for."""
+    tidy_go_stacks: bool = True
+    """Flame graphs and tables of functions leave out the type parameters of Go's functions, and put
+    back the roots of stacks that Go has cut short where other stacks tell them, much as Pyroscope
+    does when it stores them. Profiles (`maar get`) and the tables of the lake are always as they
+    were pushed.
+    """
