@@ -24,12 +24,14 @@ from maar.metastore.state.index import Index
 from maar.metastore.state.snapshot_parts import parts_of, state_of
 from maar.metastore.views import reads
 from maar.metastore.views import repairs as views
+from maar.metastore.views.alarms import every_alarm
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, StoreName, TenantId, WorkerId
 from maar.model.plan import Account, JobId, LeasedPlan, PlanJob, PlanResult, PlanSpec
 from maar.model.policy import HOUR_NS
 from maar.model.repair import LostBlock, RangeResult, RepairPart, RepairType
+from maar.model.schedule import AlarmLevel
 from maar.model.stores import CopyBad
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.model.token_range import RING, TokenRange
@@ -503,10 +505,14 @@ class TestAgainstTheRest:
         commit(lake, plan, RangeResult(tokens=tokens, lost=lost, checked=1))
         now = LeaseTime(lake.fold.now)
         (told,) = views.status(lake.state, tenant="", now=now).lost
+        (alarm,) = every_alarm(lake.state)
+        assert (alarm.id.tenant, alarm.level) == (TENANT, AlarmLevel.ERROR)
+        assert f"no copy is whole of 1 block of {TENANT} ({meta.id})" in alarm.note
         assert (told.block, told.what) == (meta.id, "in main: is missing")
         assert meta.id in lake.state.blocks
         commit(lake, plan, RangeResult(tokens=tokens, checked=1))
         assert views.status(lake.state, tenant="", now=now).lost == ()
+        assert every_alarm(lake.state) == ()
 
     def test_a_block_that_left_the_index_is_not_lost(self) -> None:
         lake = Lake()

@@ -59,7 +59,7 @@ _COMMANDS = {
         "Jobs of repair, cluster and clean: how each stands, and when it is due.",
     ),
     "policy": ("cli.commands.policy", "At which times of day jobs do not run."),
-    "alarms": ("cli.commands.alarms", "What has not succeeded for too long."),
+    "alarms": ("cli.commands.alarms", "What has not succeeded for too long, and what is lost."),
     "simulate": (
         "tools.simulate.command",
         "A load on a virtual clock: what placement and the schedule do.",

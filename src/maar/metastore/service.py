@@ -27,6 +27,7 @@ from maar.metastore.state.state import MetaState
 from maar.metastore.views import explain, reads
 from maar.metastore.views import repairs as repairs_told
 from maar.metastore.views import stores as store_views
+from maar.metastore.views.alarms import every_alarm
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Rejected, Retryable, Unavailable
 from maar.model.ids import BlockId, NodeId, PlanId, StoreName, TenantId, Zone
@@ -511,4 +512,4 @@ class MetastoreService(Replica, LocalPort):
         return LeaderSchedule(await self._confirmed_leader()).test_policy(job, at=at)
 
     async def alarms(self) -> tuple[Alarm, ...]:
-        return tuple((await self._current()).state.alarms.values())
+        return every_alarm((await self._current()).state)

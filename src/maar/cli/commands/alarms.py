@@ -1,4 +1,4 @@
-"""`maar alarms`: what has not succeeded for too long."""
+"""`maar alarms`: what has not succeeded for too long, and what is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maar.cli.output.show import print_json, print_table
 @json_option
 @server_option
 def command(as_json: bool, server: str) -> None:
-    """What has not succeeded for longer than its thresholds."""
+    """What has not succeeded for longer than its thresholds, and blocks that are lost."""
     found = connect(server).get("/api/v1/alarms")
     if as_json:
         print_json(found)

@@ -32,6 +32,7 @@ from maar.metastore.replica.repair_metrics import RepairMetrics
 from maar.metastore.replica.store_metrics import StoreMetrics
 from maar.metastore.state.state import MetaState, sizes
 from maar.metastore.views import reads
+from maar.metastore.views.alarms import every_alarm
 from maar.metastore.views.last_hour import LastHour
 from maar.model.ids import block_time_ns
 from maar.model.schedule import AlarmLevel
@@ -233,7 +234,7 @@ class MetastoreMetrics:
         self.dead.set(len(state.leftovers.dead))
         self.rollbacks.set(len(state.plans.rollbacks))
         self.deletions.set(len(state.predicates))
-        rung = Tally(alarm.level for alarm in state.alarms.values())
+        rung = Tally(alarm.level for alarm in every_alarm(state))
         for level in AlarmLevel:
             self.alarms.labels(level.name.lower()).set(rung[level])
         self.deleted.set(state.tally.profiles_deleted)

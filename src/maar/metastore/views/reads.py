@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest, nsmallest
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ from maar.metastore.records.packs import unpack
 from maar.metastore.state.index import Chunk, Index, blocks_in
 from maar.metastore.state.rows import raw_id
 from maar.metastore.state.state import MetaState, sizes
+from maar.metastore.views.alarms import every_alarm
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId, StoreName
@@ -302,7 +303,7 @@ def status(
         leader=leader,
         replicas=replicas,
         adopting=bool(state.adopting),
-        alarms=tuple(islice(state.alarms.values(), LISTED_MAX)),
+        alarms=every_alarm(state)[:LISTED_MAX],
         blocks_adopted=state.tally.blocks_adopted,
         blocks_missed=state.tally.blocks_missed,
         profiles_missed=state.tally.profiles_missed,
