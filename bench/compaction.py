@@ -93,7 +93,7 @@ def both_ways(directory: Path, settings: StoreSettings, *, slots: int) -> Iterat
         try:
             yield {
                 "pool": Way(bare, "multiprocessing.spawn"),
-                "spark": Way(spark, "pyspark.daemon"),
+                "spark": Way(spark, "maar.runner.daemon"),
             }
         finally:
             runner.close()

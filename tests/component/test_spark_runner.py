@@ -114,6 +114,14 @@ def wait_for_writes(store: ObjectStore, token: FencingToken) -> set[int]:
     return set().union(*found.values())
 
 
+def test_a_process_of_a_slot_begins_with_all_loaded_that_plans_need(runner: SparkRunner) -> None:
+    """It was told to load nothing, and has carried nothing out yet."""
+    loaded = runner.session.context.parallelize([0], 1).map(
+        lambda _: {"numba", "pyarrow", "maar.services.compact.run"} <= set(sys.modules)
+    )
+    assert loaded.collect() == [True]
+
+
 def test_plans_run_side_by_side_and_their_results_come_back(
     runner: SparkRunner, store: ObjectStore, threads: ThreadPoolExecutor, tmp: Path
 ) -> None:

@@ -67,6 +67,22 @@ def test_spark_stays_on_loopback_without_a_user_interface_and_spills_to_the_scra
 
 
 @pytest.mark.parametrize(
+    ("settings", "daemon"),
+    [
+        (SparkSettings(), "maar.runner.daemon"),
+        (SparkSettings(python="/opt/python3"), None),  # which may be without maar
+        (SparkSettings(master="spark://h:7077"), None),
+        (SparkSettings(conf=("spark.python.daemon.module=mine",)), "mine"),
+    ],
+)
+def test_tasks_are_forks_of_one_process_that_has_loaded_maar_where_it_is_installed(
+    settings: SparkSettings, daemon: str | None
+) -> None:
+    conf = session.configuration(settings, Path("/s"))
+    assert conf.get("spark.python.daemon.module") == daemon
+
+
+@pytest.mark.parametrize(
     ("settings", "said", "left"),
     [
         (SparkSettings(ui=True), "", "127.0.0.1"),

@@ -157,6 +157,9 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
     }
     if is_local(settings):
         chosen |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    if is_local(settings) and not settings.python:
+        # This Python has maar. Another may not, and says so better in the task that warms it up.
+        chosen["spark.python.daemon.module"] = "maar.runner.daemon"
     return chosen | dict(_pair(text) for text in settings.conf)
 
 
