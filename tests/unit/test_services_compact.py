@@ -153,7 +153,7 @@ def test_a_segment_of_another_format_is_named(
 def test_a_small_budget_spills_and_gives_the_same(bench: Bench) -> None:
     segments = [bench.segment(some(5, seed)) for seed in range(5)]
     plenty = bench.compact(segments)
-    sizes = CompactSizes(batch_raw_bytes=1, memory_run_bytes=1, fan_in=3)
+    sizes = CompactSizes(gathered_bytes=1, fan_in=3)
     tight = bench.compact(segments, sizes=sizes)
     for one, other in zip(plenty.outputs, tight.outputs, strict=True):
         assert [file.rows for file in one.files] == [file.rows for file in other.files]

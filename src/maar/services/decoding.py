@@ -1,7 +1,7 @@
 """Decodes raw profiles into blocks of their tenant's days; what cannot be decoded is quarantined.
 
-Memory is bounded whatever the input: raw profiles are decoded in batches, and decoded batches wait
-in scratch files once there are many.
+Memory is bounded whatever the input: decoded profiles are gathered with each symbol kept once, and
+wait in scratch files when that becomes much.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from maar.block.decode.to_tables import Decoded, decode_in_batches
+from maar.block.decode.gather import Gather
+from maar.block.decode.to_tables import decode_one
 from maar.block.format.hashing import ALL_BITS
 from maar.block.merge.run import Run
+from maar.model.errors import MalformedProfile, TooLarge
 from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
 from maar.model.time import utc_day
@@ -30,8 +32,7 @@ QUARANTINE_BYTES = 64 << 20  # payloads of one quarantine block
 class DecodeSizes(NamedTuple):
     """How much is in memory at a time; the result is the same for any."""
 
-    batch_raw_bytes: int = 16 << 20  # decompressed bytes that are decoded at once
-    memory_run_bytes: int = 48 << 20  # decoded tables of a day that stay in memory
+    gathered_bytes: int = 96 << 20  # what decoded profiles of all days take until they are written
 
 
 SIZES = DecodeSizes()
@@ -52,10 +53,7 @@ class ProfilePool:
         self._tenant = tenant
         self._sizes = sizes
         self._id_mask = id_mask
-        self._waiting: dict[int, list[RawProfile]] = defaultdict(list)
-        self._waiting_bytes = 0
-        self._memory: dict[int, list[Run]] = defaultdict(list)
-        self._memory_bytes = 0
+        self._days: dict[int, Gather] = {}
         self._files: dict[int, list[Run]] = defaultdict(list)
         self._bad: list[tuple[RawProfile, str]] = []
         self._bad_bytes = 0
@@ -63,47 +61,43 @@ class ProfilePool:
         self.held: list[tuple[ProfileId, str]] = []  # what is in quarantine, with the cause
 
     def add(self, profile: RawProfile) -> None:
-        self._waiting[utc_day(profile.time_ns)].append(profile)
-        self._waiting_bytes += profile.raw_size + len(profile.payload)
-        if self._waiting_bytes >= self._sizes.batch_raw_bytes:
-            self._decode()
+        try:
+            columns, _ = decode_one(profile)
+        except (MalformedProfile, TooLarge) as error:
+            self.hold([(profile, str(error))])
+            return
+        day = utc_day(profile.time_ns)
+        if day not in self._days:
+            self._days[day] = Gather(mask=self._id_mask)
+        self._days[day].add(profile, columns)
+        held = sum(gathered.held_bytes for gathered in self._days.values())
+        if held >= self._sizes.gathered_bytes:
+            self._spill()
 
     def publish(self) -> int:
         """Write the blocks of all days, and what is in quarantine; how many profiles were kept."""
-        self._decode()
         self._quarantine()
+        if any(self._files.values()):
+            self._spill()  # what is in memory is merged with what is not
         kept = 0
-        for day in sorted({*self._memory, *self._files}):
-            runs = [*self._files.pop(day, []), *self._memory.pop(day, [])]
-            size = sum(_size(run) for run in runs)
-            kept += self._merger.publish(runs, tenant=self._tenant, day=day, size=size)
+        for day in sorted({*self._days, *self._files}):
+            kept += self._publish_day(day)
         return kept
 
-    def _decode(self) -> None:
-        for day, profiles in self._waiting.items():
-            for decoded in decode_in_batches(profiles, mask=self._id_mask):
-                self._take(day, decoded)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-
-    def _take(self, day: int, decoded: Decoded) -> None:
-        self._merger.collisions += decoded.collisions
-        self.hold(decoded.quarantined)
-        if decoded.tables["profiles"].num_rows:
-            run = Run(name=f"Day {day} of {self._tenant}", tables=dict(decoded.tables))
-            self._memory[day].append(run)
-            self._memory_bytes += sum(table.nbytes for table in decoded.tables.values())
-        if self._memory_bytes >= self._sizes.memory_run_bytes:
-            self._spill()
-        pa.default_memory_pool().release_unused()  # the next batch differs in its sizes
+    def _publish_day(self, day: int) -> int:
+        runs = self._files.pop(day, [])
+        if not runs:
+            gathered = self._days.pop(day)
+            return self._merger.publish_gathered(gathered, tenant=self._tenant, day=day)
+        size = sum(_size(run) for run in runs)
+        return self._merger.publish(runs, tenant=self._tenant, day=day, size=size)
 
     def _spill(self) -> None:
-        for day, runs in self._memory.items():
-            self._files[day].append(
-                self._merger.spill(runs, tenant=self._tenant, first=None, end=None)
-            )
-        self._memory.clear()
-        self._memory_bytes = 0
+        while self._days:
+            day, gathered = self._days.popitem()
+            run = self._merger.spill_gathered(gathered, tenant=self._tenant)
+            self._files[day].append(run)
+            pa.default_memory_pool().release_unused()
 
     def hold(self, bad: Sequence[tuple[RawProfile, str]]) -> None:
         """Profiles for quarantine, each with the cause."""
@@ -126,8 +120,5 @@ class ProfilePool:
 
 
 def _size(run: Run) -> int:
-    """About how many bytes a run will have as a block."""
-    return sum(
-        table.stat().st_size // 2 if isinstance(table, Path) else table.nbytes // 8
-        for table in run.tables.values()
-    )
+    """About how many bytes a run of scratch files will have as a block."""
+    return sum(path.stat().st_size // 2 for path in run.tables.values() if isinstance(path, Path))

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maar.block.decode.gather import Gather
 from maar.block.format.hidden import hidden_rows
 from maar.block.format.writer import SCRATCH
-from maar.block.merge.build import SIZES, MergeSizes, build
+from maar.block.merge.build import SIZES, BuiltBlock, MergeSizes, build, write_tables
 from maar.block.merge.duplicates import id_words, later_ones
 from maar.block.merge.run import CutPoint, Run, RunShare
 from maar.block.merge.sorted_runs import BUDGET
@@ -66,15 +67,54 @@ class Merger:
             directory = self._directory()
             built = build(runs, directory, tenant=tenant, first=first, end=end, sizes=self.sizes)
             self.collisions += built.collisions
-            if built.rows["profiles"]:
-                meta = self.publisher.block(built, tenant=tenant, day=day)
-                kept += meta.profiles
-                log.info(
-                    "block written block=%s tenant=%s day=%d profiles=%d samples=%d bytes=%d",
-                    meta.id, tenant, day, meta.profiles, meta.samples, meta.size,
-                )  # fmt: skip
+            kept += self._publish_built(built, tenant=tenant, day=day)
             shutil.rmtree(directory)
         return kept
+
+    def publish_gathered(self, gathered: Gather, *, tenant: TenantId, day: int) -> int:
+        """Write what was gathered as blocks; how many profiles they hold. Mostly it is one block,
+        and then every row is written once.
+        """
+        size = gathered.size
+        if size >= 2 * self.plan.target_block_bytes:
+            run = self.spill_gathered(gathered, tenant=tenant)
+            return self.publish([run], tenant=tenant, day=day, size=size)
+        directory = self._directory()
+        built = self._write(gathered, directory, tenant=tenant, compression="zstd")
+        kept = self._publish_built(built, tenant=tenant, day=day)
+        shutil.rmtree(directory)
+        return kept
+
+    def spill_gathered(self, gathered: Gather, *, tenant: TenantId) -> Run:
+        """What was gathered as a run of scratch files."""
+        built = self._write(gathered, self._directory(), tenant=tenant, compression=SCRATCH)
+        return Run(name=f"Scratch of plan {self.plan.id}", tables=dict(built.paths))
+
+    def _write(
+        self, gathered: Gather, directory: Path, *, tenant: TenantId, compression: str
+    ) -> BuiltBlock:
+        tables = gathered.tables()
+        self.collisions += tables.collisions
+        run = Run(name=f"Profiles of {tenant}", tables=dict(tables.tables))
+
+        def pieces(table: str) -> Iterator[pa.Table]:
+            if table == "samples":
+                return tables.samples()
+            return run.read(table, budget=self.sizes.budget)
+
+        return write_tables(
+            pieces, directory, tenant=tenant, compression=compression, group=self.sizes.group
+        )
+
+    def _publish_built(self, built: BuiltBlock, *, tenant: TenantId, day: int) -> int:
+        if not built.rows["profiles"]:
+            return 0
+        meta = self.publisher.block(built, tenant=tenant, day=day)
+        log.info(
+            "block written block=%s tenant=%s day=%d profiles=%d samples=%d bytes=%d",
+            meta.id, tenant, day, meta.profiles, meta.samples, meta.size,
+        )  # fmt: skip
+        return meta.profiles
 
     def spill(
         self, runs: Sequence[Run], *, tenant: TenantId, first: CutPoint | None, end: CutPoint | None

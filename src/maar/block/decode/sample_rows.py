@@ -15,16 +15,17 @@ from maar.block.decode.frames import coded_text
 from maar.block.decode.sample_labels import Labelled
 from maar.block.format.hashing import Int
 from maar.block.format.tables import SAMPLES, ColumnMakers
+from maar.model.profile import RawProfile
 
 
 def samples_of(batch: Batch, labels: Labelled, stack: Int) -> ColumnMakers:
     """A row per sample and value; zeros are left out, unless a sample has nothing else."""
     width = np.array([columns.sample_type.size for columns in batch.columns], np.int64)
     values = np.concatenate([columns.value.reshape(-1) for columns in batch.columns])
-    profile, sample, column, value = _explode(batch.sample_base, width, values)
+    profile, sample, column, value = explode(batch.sample_base, width, values)
     first_column = np.concatenate([np.zeros(1, np.int64), np.cumsum(width)])
     kind = first_column[profile] + column
-    types, repeats = _types(batch)
+    types, repeats = types_of(batch.profiles)
     services, service = batch.services()
     names, name = np.unique(np.array(types, object), return_inverse=True)
     ids = np.frombuffer(b"".join(raw.id for raw in batch.profiles), "V16")
@@ -59,11 +60,11 @@ def _to_array(ids: Any) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(16), ids.size, [None, pa.py_buffer(ids.tobytes())])
 
 
-def _types(batch: Batch) -> tuple[list[str], Int]:
+def types_of(profiles: list[RawProfile]) -> tuple[list[str], Int]:
     """The profile type of every value column, and how often its profile had it before."""
     types: list[str] = []
     repeats: list[int] = []
-    for profile in batch.profiles:
+    for profile in profiles:
         seen: Counter[str] = Counter()
         for full in profile.types:
             types.append(full)
@@ -73,7 +74,7 @@ def _types(batch: Batch) -> tuple[list[str], Int]:
 
 
 @njit(cache=True)
-def _explode(sample_base: Any, width: Any, values: Any) -> Any:
+def explode(sample_base: Any, width: Any, values: Any) -> Any:
     """Which values become rows: profile, sample, column and value of each."""
     rows = 0
     at = 0

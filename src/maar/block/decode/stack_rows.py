@@ -17,17 +17,24 @@ from maar.block.format.tables import LAYOUTS, ColumnMakers
 
 
 def stacks_of(batch: Batch, frames: Frames, *, mask: int) -> tuple[ColumnMakers, Int, int]:
-    """The different stacks, the stack id of each sample, and collisions.
+    """The different stacks, the stack id of each sample, and collisions."""
+    services, service = batch.services()
+    return stacks_of_samples(batch, frames, services, service[batch.profile_of_sample], mask=mask)
+
+
+def stacks_of_samples(
+    batch: Batch, frames: Frames, services: list[str], service: Int, *, mask: int
+) -> tuple[ColumnMakers, Int, int]:
+    """The same, where `service` is the place of each sample's service among `services`.
 
     A stack belongs to one service: its id is XXH64 over (service, frames from the root).
     """
-    services, service = batch.services()
     words, offset = _root_first(
         batch.sample_location_offset,
         batch.sample_location,
         frames.offset,
         frames.number,
-        service[batch.profile_of_sample],
+        service,
     )
     number, first = hashing.intern_lists(words, offset)
     words, offset = hashing.take_lists(words, offset, first)

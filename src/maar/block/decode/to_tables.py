@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from maar.block.decode.batch import Batch, batch_of
 from maar.block.decode.frames import frames_of
+from maar.block.decode.gather import Gather
 from maar.block.decode.profile_rows import profiles_of
 from maar.block.decode.sample_labels import split_labels
 from maar.block.decode.sample_rows import samples_of
@@ -73,7 +74,7 @@ def decode_in_batches(
     held = 0
     for profile in profiles:
         try:
-            decoded, size = _decode(profile)
+            decoded, size = decode_one(profile)
         except (MalformedProfile, TooLarge) as error:
             quarantined.append((profile, str(error)))
             continue
@@ -115,12 +116,17 @@ def _call_all() -> None:
         payload=gzip.compress(raw, mtime=0),
         raw_size=len(raw),
     )
+    gathered = Gather()
+    gathered.add(profile, decode_one(profile)[0])
+    list(gathered.tables().samples())
     for table in decode_profiles([profile]).tables.values():
         same_as_before(pa.concat_tables([table, table]).combine_chunks())
 
 
-def _decode(profile: RawProfile) -> tuple[Columns, int]:
-    """Its columns, and about how many bytes they will have as tables."""
+def decode_one(profile: RawProfile) -> tuple[Columns, int]:
+    """Its columns, and about how many bytes they will have as tables; MalformedProfile or TooLarge
+    when it cannot be made into tables.
+    """
     columns = decode(gunzip(profile.payload, limit=RAW_SIZE_MAX))
     if columns.samples and not columns.sample_type.size:
         raise MalformedProfile("the profile has samples and no sample type: they have no values")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,6 +91,40 @@ def build(
                 write()
         for share in shares or ():
             share.used.pop(table, None)  # the largest sets of ids go first
+    return _built(tenant, facts, paths, groups, collisions=collisions)
+
+
+def write_tables(
+    pieces: Callable[[str], Iterator[pa.Table]],
+    directory: Path,
+    *,
+    tenant: TenantId,
+    compression: str = "zstd",
+    group: GroupBounds = GROUP_BOUNDS,
+) -> BuiltBlock:
+    """Write tables that are in order and whose ids are unique; `pieces` gives those of each."""
+    directory.mkdir(parents=True)
+    facts = _Facts()
+    paths: dict[str, Path] = {}
+    groups: dict[str, list[Group]] = {}
+    for table in ORDER:
+        paths[table] = directory / f"{table}.parquet"
+        with TableWriter(paths[table], table, compression=compression, bounds=group) as writer:
+            for piece in pieces(table):
+                writer.add(piece)
+                facts.note(table, piece)
+        groups[table] = writer.groups
+    return _built(tenant, facts, paths, groups)
+
+
+def _built(
+    tenant: TenantId,
+    facts: _Facts,
+    paths: dict[str, Path],
+    groups: dict[str, list[Group]],
+    *,
+    collisions: int = 0,
+) -> BuiltBlock:
     return BuiltBlock(
         paths=paths,
         rows={table: sum(group.rows for group in groups[table]) for table in TABLES},

@@ -1,8 +1,8 @@
 """Compaction: a batch of blocks becomes blocks of the next level; every profile is accounted for.
 
 Level 0 is decoded and split by tenant and UTC day; higher levels are merged day by day. Memory is
-bounded whatever the input: raw profiles are decoded in batches, decoded batches wait in scratch
-files once there are many, and merging holds a little of each sorted run.
+bounded whatever the input: decoded profiles are gathered with each symbol kept once, wait in
+scratch files when that becomes much, and merging holds a little of each sorted run.
 """
 
 from __future__ import annotations
@@ -43,13 +43,12 @@ from maar.services.publish import Publisher, always
 class CompactSizes(NamedTuple):
     """How much is in memory at a time; the result is the same for any."""
 
-    batch_raw_bytes: int = DECODING.batch_raw_bytes
-    memory_run_bytes: int = DECODING.memory_run_bytes
+    gathered_bytes: int = DECODING.gathered_bytes
     fan_in: int = FAN_IN  # runs that are merged at once
 
     @property
     def decoding(self) -> DecodeSizes:
-        return DecodeSizes(self.batch_raw_bytes, self.memory_run_bytes)
+        return DecodeSizes(self.gathered_bytes)
 
 
 SIZES = CompactSizes()

@@ -1,0 +1,156 @@
+"""Profiles that are gathered for a plan become the tables that a batch of them becomes.
+
+The oracle is the batch decoder, which interns nothing across calls and sorts whole tables.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from maar.block.decode.gather import Gather
+from maar.block.decode.to_tables import decode_one, decode_profiles
+from maar.model.profile import RawProfile
+from maar.pprof.columns import NONE
+from maar.pprof.plain import (
+    PlainFunction,
+    PlainLabel,
+    PlainLine,
+    PlainLocation,
+    PlainMapping,
+    PlainProfile,
+    PlainSample,
+)
+from support.lake.block_plans import NOON_NS, raw_profile
+from support.load.pprof_scramble import random_profile
+
+TABLES = ("profiles", "stacks", "locations", "series")
+
+
+def gathered(profiles: list[RawProfile], *, mask: int = (1 << 64) - 1) -> dict[str, Any]:
+    gather = Gather(mask=mask)
+    for profile in profiles:
+        gather.add(profile, decode_one(profile)[0])
+    assert len(gather) == len(profiles)
+    tables = gather.tables()
+    found = {name: tables.tables[name].to_pylist() for name in TABLES}
+    return {**found, "samples": [row for part in tables.samples() for row in part.to_pylist()]}
+
+
+def assert_as_a_batch(profiles: list[RawProfile]) -> None:
+    wanted = decode_profiles(profiles).tables
+    for name, rows in gathered(profiles).items():
+        assert rows == wanted[name].to_pylist(), name
+
+
+def test_random_profiles_of_several_services_and_times() -> None:
+    random = Random(15)
+    for size in (1, 3, 12):
+        profiles = [
+            raw_profile(
+                random_profile(random, size=size),
+                service=random.choice(("cart", "search", "checkout")),
+                time_ns=NOON_NS + 1_000 * random.randrange(3),
+                labels=(("pod", str(random.randrange(3))),),
+                client_id=str(place),
+            )
+            for place in range(25)
+        ]
+        assert_as_a_batch(profiles)
+
+
+def test_what_says_the_same_in_another_way_is_one_stack() -> None:
+    """A function without a word is none, and an address counts only where nothing else does."""
+    functions = [PlainFunction("", "", "", 0), PlainFunction("work", "work", "w.go", 1)]
+    mappings = [PlainMapping(0x1000, 0x9000, 0x10, "/lib/a.so", "b")]
+    moved = [PlainMapping(0x5000, 0xF000, 0x10, "/lib/a.so", "b")]
+    ways = [
+        (mappings, PlainLocation(NONE, 0x1, (PlainLine(1, 7),))),
+        (mappings, PlainLocation(NONE, 0x2, (PlainLine(1, 7),))),  # the same: it has a name
+        (mappings, PlainLocation(NONE, 0x1, (PlainLine(0, 7),))),
+        (mappings, PlainLocation(NONE, 0x1, (PlainLine(NONE, 7),))),  # the same: no name either
+        (mappings, PlainLocation(NONE, 0x2, (PlainLine(NONE, 7),))),
+        (mappings, PlainLocation(0, 0x1100)),
+        (moved, PlainLocation(0, 0x5100)),  # the same: loaded elsewhere
+    ]
+    profiles = [
+        raw_profile(
+            PlainProfile(
+                sample_types=[("cpu", "ns")],
+                functions=functions,
+                mappings=maps,
+                locations=[location],
+                samples=[PlainSample([0], [1])],
+            ),
+            client_id=str(place),
+        )
+        for place, (maps, location) in enumerate(ways)
+    ]
+    assert len(gathered(profiles)["stacks"]) == 4
+    assert_as_a_batch(profiles)
+
+
+def test_labels_of_samples_and_types_that_repeat() -> None:
+    labels = [
+        (),
+        (PlainLabel("path", "/a"),),
+        (PlainLabel("path", "/b"), PlainLabel("span_id", "s1")),
+        (PlainLabel("bytes", "", 12, "bytes"),),
+    ]
+    profiles = [
+        raw_profile(
+            PlainProfile(
+                sample_types=[("cpu", "ns"), ("cpu", "ns"), ("n", "count")],
+                functions=[PlainFunction("f"), PlainFunction("g")],
+                locations=[PlainLocation(NONE, 0, (PlainLine(row, 1),)) for row in range(2)],
+                samples=[
+                    PlainSample([place % 2], [place + shift, 0, place % 3], labels[place % 4])
+                    for place in range(9)
+                ],
+            ),
+            service=service,
+            client_id=str(shift),
+        )
+        for shift in range(3)
+        for service in ("a", "b")
+    ]
+    plain = raw_profile(PlainProfile(sample_types=[("cpu", "ns")], samples=[PlainSample([], [5])]))
+    assert_as_a_batch([*profiles, plain])
+
+
+def test_more_symbols_than_there_was_room_for_at_first() -> None:
+    """Changing builds: every profile brings symbols that no other has."""
+    profiles = [
+        raw_profile(
+            PlainProfile(
+                sample_types=[("cpu", "ns")],
+                functions=[PlainFunction(f"build{build}.f{n}") for n in range(700)],
+                locations=[PlainLocation(NONE, 0, (PlainLine(n, n),)) for n in range(700)],
+                samples=[PlainSample([n, (n + 1) % 700], [n + 1]) for n in range(700)],
+            ),
+            client_id=str(build),
+        )
+        for build in (1, 2, 3, 4, 2)
+    ]
+    assert len(gathered(profiles)["stacks"]) == 4 * 700
+    assert_as_a_batch(profiles)
+
+
+def test_ids_that_collide_are_given_anew() -> None:
+    random = Random(7)
+    profiles = [
+        raw_profile(random_profile(random, size=6), client_id=str(n), service=f"s{n % 2}")
+        for n in range(8)
+    ]
+    wanted = decode_profiles(profiles).tables
+    found = gathered(profiles, mask=0x3)
+    for name, unique in (("stacks", "stack_id"), ("locations", "location_id")):
+        ids = [row[unique] for row in found[name]]
+        assert len(set(ids)) == len(ids) == wanted[name].num_rows
+    functions = {row["stack_id"]: row["functions"] for row in found["stacks"]}
+    known = dict(
+        zip(*(wanted["stacks"][c].to_pylist() for c in ("stack_id", "functions")), strict=True)
+    )
+    assert sorted((functions[row["stack_id"]], row["value"]) for row in found["samples"]) == sorted(
+        (known[row["stack_id"]], row["value"]) for row in wanted["samples"].to_pylist()
+    )
