@@ -1,6 +1,6 @@
 """From a push to its first compaction, in a real server under a steady load.
 
-    python bench/first_compaction.py [--seconds 120] [--warm 30]
+    python bench/first_compaction.py [--seconds 120] [--warm 30] [--count 20]
 
 `maar serve` with all its processes and Spark in local mode takes pushes to every shard, often
 enough that each writes at least two segments a second. Then its log tells, for every segment that
@@ -8,8 +8,8 @@ was written in the measured time, when its oldest profile was pushed and when th
 it was completed. The load goes on until all of them are merged.
 
 The baseline is what the rule itself asks for: the time in which a shard writes the 20 segments of
-a batch, at the measured rate. The peer claims a median below 15 s. Prints: name value unit ratio
-baseline.
+a batch (`--count`: as many), at the measured rate. The peer claims a median below 15 s. Prints:
+name value unit ratio baseline.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from maar.metastore.records.effects import Completed, Leased, Registered
 from maar.metastore.records.entries import BlocksAdded, decode
 from maar.metastore.replica.log_fold import LogFold
 from maar.model.ids import ANONYMOUS, HOME, MAIN_STORE, BlockId, NodeId, PlanId, Shard
-from maar.model.policy import Policy
+from maar.model.policy import CompactionSettings
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits
 from maar.ports.object_store import StoreSettings
 from maar.pprof import gzip
 
+COUNTS = CompactionSettings().level_counts
 SHARDS = 4  # of the server's one segment writer
 FLUSH_MS = 400  # from a shard's first profile: with the gap before it, more than two a second
 GAP_S = 0.05  # between the pushes to one shard
@@ -56,7 +57,7 @@ PATIENCE_S = 180.0  # after the measured time, until all its segments must be me
 
 
 @contextmanager
-def server(directory: Path) -> Iterator[str]:
+def server(directory: Path, count: int) -> Iterator[str]:
     """A server on a port of its own; its address."""
     log = directory / "server.log"
     command = [sys.executable, "-m", "maar.cli.main", "serve", "--listen", "127.0.0.1:0"]
@@ -64,6 +65,8 @@ def server(directory: Path) -> Iterator[str]:
     command += ["--set", f"segment.flush_interval_ms={FLUSH_MS}"]
     command += ["--set", f"segment.flush_interval_max_ms={FLUSH_MS}"]  # trickles wait no longer
     command += ["--set", "placement.tenant.dataset_shards_max=1"]
+    counts = ",".join(str(each) for each in (count, *COUNTS[1:]))
+    command += ["--set", f"compaction.level_counts={counts}"]
     command += ["--set", "compaction.snapshot_entries=1000000000"]  # the log is read at the end
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -206,10 +209,10 @@ async def measure(directory: Path, url: str, *, warm: float, seconds: float) -> 
     return story.between(first, last)
 
 
-def report(passages: list[Passage], *, seconds: float) -> None:
+def report(passages: list[Passage], *, seconds: float, count: int) -> None:
     rates = Counter(p.shard for p in passages)
     rate = min(rates.values()) / seconds
-    shown = " ".join(f"{count / seconds:.2f}" for _, count in sorted(rates.items()))
+    shown = " ".join(f"{number / seconds:.2f}" for _, number in sorted(rates.items()))
     merged = [p for p in passages if p.merged]
     print(f"# {len(passages)} segments, {shown} a second and shard, {len(merged)} of them merged")
     if len(merged) < len(passages):
@@ -224,7 +227,7 @@ def report(passages: list[Passage], *, seconds: float) -> None:
     told = ", ".join(f"{name} after {statistics.median(took):.2f} s" for name, took in steps)
     print(f"# medians of the steps: {told}")
     waits = [p.merged - p.pushed for p in merged]
-    rule_s = Policy().levels[0].count / rate
+    rule_s = count / rate
     cut = statistics.quantiles(waits, n=10, method="inclusive")
     for name, value in (("p50", statistics.median(waits)), ("p90", cut[8]), ("max", max(waits))):
         ratio = value / rule_s
@@ -237,15 +240,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="of load that are measured")
     parser.add_argument("--warm", type=float, default=30.0, help="seconds of load before that")
+    parser.add_argument("--count", type=int, default=COUNTS[0], help="segments that make a batch")
     options = parser.parse_args()
     load = synthetic.load_now()
     with tempfile.TemporaryDirectory(prefix="maar-bench-") as name:
         directory = Path(name)
-        with server(directory) as url:
+        with server(directory, options.count) as url:
             passages = asyncio.run(
                 measure(directory, url, warm=options.warm, seconds=options.seconds)
             )
-    report(passages, seconds=options.seconds)
+    report(passages, seconds=options.seconds, count=options.count)
     synthetic.tell_of_neighbours(load)
 
 

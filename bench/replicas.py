@@ -329,7 +329,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--etcd-entries", type=int, default=100_000)
     parser.add_argument("--quiet", type=float, default=5.0, help="seconds without, at least")
     parser.add_argument(
-        "--here", action="store_true", help="all but snapshots in this process: quick, and not fair"
+        "--here",
+        action="store_true",
+        help="all but snapshots in this process, and an etcd of one member: quick, and not fair",
     )
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
@@ -347,7 +349,8 @@ def main() -> None:
     load = synthetic.load_now()
     with tempfile.TemporaryDirectory(prefix="maar-bench-") as name:
         directory = Path(name)
-        with running(directory, members=3, quota_bytes=QUOTA_BYTES) as etcd:
+        members = 1 if options.here else 3
+        with running(directory, members=members, quota_bytes=QUOTA_BYTES) as etcd:
             endpoints = ",".join(etcd.endpoints)
             registrations(directory, endpoints, options)
             replays(directory, endpoints, options)

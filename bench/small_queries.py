@@ -1,13 +1,15 @@
 """Small queries from HTTP to answer, each against the same query of another revision.
 
     python bench/small_queries.py [--base DIR] [--profiles 3000] [--rounds 25] [--tenfold] [--url U]
+                                 [--age 36]
 
 Whole servers (`maar serve`) get the same made-up profiles, compact them, and are asked in turns.
 `--base` is a worktree of another revision: then a ratio is to its time for the same query, else to
 that of an empty query of the same server, the least that any query costs. `--tenfold` pushes ten
 times as many and asks again: then a ratio is to the time before. `--url` asks a server that runs
-already, whatever it holds. Wall time is the median; CPU is of all processes of a server but its
-JVM, by query. Each line: name value unit ratio baseline.
+already, whatever it holds. `--age` is how many seconds old the last segments get before they are
+merged. Wall time is the median; CPU is of all processes of a server but its JVM, by query. Each
+line: name value unit ratio baseline.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ import httpx
 
 import synthetic
 from maar.api.protocol.wire import PushRequest
+from maar.model.policy import CompactionSettings
 from maar.pprof.schema import Profile
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SERVICES, PODS, BODIES = 20, 10, 40
 SPAN_S = 3000
+AGES_S = CompactionSettings().level_ages_s
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 SERVICE = "service-3"
 EMPTY = "empty"
@@ -60,6 +64,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--tenfold", action="store_true")
     parser.add_argument("--url")
+    parser.add_argument("--age", type=int, default=int(AGES_S[0]))
     options = parser.parse_args()
     load = synthetic.load_now()
     until_ms = int(time.time() * 1000)
@@ -67,7 +72,7 @@ def main() -> None:
         trees = [HERE, *([options.base.resolve()] if options.base else [])]
         servers = [Server(options.url, 0)] if options.url else []
         for tree in [] if options.url else trees:
-            servers.append(stack.enter_context(served(tree)))
+            servers.append(stack.enter_context(served(tree, options.age)))
             fill(servers[-1], options.profiles, until_ms, first=0)
         costs = measure(servers, until_ms, options.rounds)
         tell(costs, with_base=len(servers) > 1)
@@ -93,12 +98,14 @@ def tell(costs: list[dict[str, Cost]], *, with_base: bool) -> None:
 
 
 @contextmanager
-def served(tree: Path) -> Iterator[Server]:
+def served(tree: Path, age_s: int) -> Iterator[Server]:
     """A whole server of one revision, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="maar-") as directory:
         log = Path(directory) / "log"
         start = "from maar.cli.main import main; main()"
         arguments = ["serve", "--data", f"{directory}/data", "--listen", "127.0.0.1:0"]
+        ages = ",".join(str(age) for age in (age_s, *AGES_S[1:]))
+        arguments += ["--set", f"compaction.level_ages_s={ages}"]
         with log.open("wb") as said:
             server = subprocess.Popen(
                 [sys.executable, "-c", start, *arguments],

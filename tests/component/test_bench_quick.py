@@ -145,20 +145,20 @@ def test_the_metastore_beside_small_queues(tmp_path: Path) -> None:
 
 
 def test_replicas_of_a_short_log(tmp_path: Path) -> None:
-    few = ("--registrations", "100", "--entries", "1500", "--etcd-entries", "500", "--quiet", "0.5")
+    few = ("--registrations", "100", "--entries", "600", "--etcd-entries", "200", "--quiet", "0.2")
     lines, said = run("replicas.py", *few, "--here", temporary=tmp_path)
     found = by_name(lines)
     for name in ("register_sqlite", "register_etcd", "register_p50_etcd", "register_p99_etcd"):
         assert found[name].value > 0
     for kind in ("registrations", "pipeline"):
-        for where in ("sqlite_1500", "etcd_500"):
+        for where in ("sqlite_600", "etcd_200"):
             assert found[f"replay_{kind}_{where}"].unit == "s"
         assert found[f"replay_{kind}_etcd"].baseline == "from_sqlite"
     for where in ("sqlite", "etcd"):
         assert 0 < found[f"snapshot_size_{where}"].value < 2_000
         for name in ("snapshot", "stall", "pause"):
             assert found[f"{name}_{where}"].value > 0
-    assert "# 1497 blocks" in said
+    assert "# 597 blocks" in said
 
 
 def test_compaction_at_every_level(tmp_path: Path) -> None:
@@ -182,7 +182,11 @@ def test_compaction_at_every_level(tmp_path: Path) -> None:
 
 
 def test_first_compaction(tmp_path: Path) -> None:
-    lines, said = run("first_compaction.py", "--warm", "0.2", "--seconds", "1", temporary=tmp_path)
+    lines, said = run(
+        "first_compaction.py",
+        *("--warm", "0.2", "--seconds", "1", "--count", "4"),
+        temporary=tmp_path,
+    )
     rule = [line for line in lines if line.baseline.startswith("count_rule")]
     assert [line.name for line in rule] == [f"first_compaction_{q}" for q in ("p50", "p90", "max")]
     waits = [line.value for line in rule]
@@ -223,7 +227,11 @@ def test_top_over_a_small_fleet(tmp_path: Path) -> None:
 
 
 def test_small_queries_of_a_few_profiles(tmp_path: Path) -> None:
-    lines, said = run("small_queries.py", "--profiles", "40", "--rounds", "1", temporary=tmp_path)
+    lines, said = run(
+        "small_queries.py",
+        *("--profiles", "40", "--rounds", "1", "--age", "2"),
+        temporary=tmp_path,
+    )
     found = by_name(lines)
     graphs = {f"flamegraph_{scope}" for scope in ("pod", "5min", "service", "fleet")}
     series = {f"series_{scope}" for scope in ("service_by_pod", "by_service", "by_pod")}
