@@ -11,6 +11,7 @@ import pytest
 
 from maar.model.errors import InvalidInput, Unavailable
 from maar.runner import session
+from maar.runner.java import check_java, java_version
 from maar.runner.settings import SparkSettings
 
 
@@ -109,7 +110,7 @@ def test_spark_shows_its_page_on_loopback_unless_it_is_told_otherwise(
     ],
 )
 def test_the_version_of_java_is_read(shown: str, version: int) -> None:
-    assert session.java_version(shown) == version
+    assert java_version(shown) == version
 
 
 def test_missing_java_is_one_clear_sentence(
@@ -118,7 +119,7 @@ def test_missing_java_is_one_clear_sentence(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InvalidInput, match=r"Spark needs Java 17 or newer.*install a JDK"):
-        session.check_java()
+        check_java()
 
 
 def test_a_java_that_cannot_run_just_now_may_run_later(
@@ -130,7 +131,7 @@ def test_a_java_that_cannot_run_just_now_may_run_later(
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(Unavailable, match="does not run"):
-        session.check_java()
+        check_java()
 
 
 def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(InvalidInput, match="is version 11"):
-        session.check_java()
+        check_java()
 
 
 def test_a_jvm_takes_its_classes_from_an_archive_where_somebody_wrote_one(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -49,6 +49,7 @@ from maar.api.admin.schedule import JobPattern, PolicyWish, ScheduleRoutes, Sche
 from maar.api.admin.stores import StoreRemoval, StoreView
 from maar.api.errors import FAULT, ServerFault, json_error
 from maar.api.guard import OurNames, RequestGuard
+from maar.api.health import ExtraMetrics, Readiness, health_routes
 from maar.api.hosts import Hosts
 from maar.api.protocol import wire
 from maar.api.protocol.connect import CallService, Method, Unary, not_offered
@@ -72,11 +73,6 @@ log = logging.getLogger("maar.api")
 
 ON_LOOPBACK = Hosts()
 QUERIER = "querier.v1.QuerierService"
-
-DUTIES = ("push", "query")
-# For push or query ('': all); '' when ready, else why not.
-Readiness = Callable[[str], Awaitable[str]]
-ExtraMetrics = Callable[[], Awaitable[list[str]]]  # what other roles expose, as text
 
 
 class QueryDeps(NamedTuple):
@@ -314,29 +310,6 @@ def _schedule_routes(guard: RequestGuard, schedule: ScheduleRoutes) -> list[Rout
         Route(jobs, Order(guard, jobs, ScheduleWish, schedule.set), methods=["PUT"]),
         *(Route(path, order, methods=["POST"]) for path, order in orders.items()),
     ]
-
-
-def health_routes(
-    registries: Sequence[CollectorRegistry], readiness: Readiness, extra_metrics: ExtraMetrics
-) -> list[Route]:
-    async def ready(request: Request) -> Response:
-        duty = request.query_params.get("for", "")
-        if duty and duty not in DUTIES:
-            known = " or ".join(f"for={name}" for name in DUTIES)
-            return PlainTextResponse(f"for={duty[:60]!r} is not known; use {known}\n", 400)
-        why_not = await readiness(duty)
-        return PlainTextResponse(f"{why_not or 'ready'}\n", 503 if why_not else 200)
-
-    async def healthz(_request: Request) -> Response:
-        """The process is alive; /ready says whether it can do its work."""
-        return PlainTextResponse("ok\n")
-
-    async def metrics(_request: Request) -> Response:
-        own = [generate_latest(registry).decode() for registry in registries]
-        texts = [*own, *await extra_metrics()]
-        return Response("".join(texts), media_type=CONTENT_TYPE_LATEST)
-
-    return [Route("/ready", ready), Route("/healthz", healthz), Route("/metrics", metrics)]
 
 
 async def _http_error(services: list[CallService], request: Request, error: Exception) -> Any:

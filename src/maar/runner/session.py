@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,19 +19,17 @@ from typing import Any
 from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 
-from maar.model.errors import InvalidInput, Unavailable
+from maar.model.errors import InvalidInput
 from maar.runner import class_archive
 from maar.runner.engine import failures_allowed
+from maar.runner.java import check_java
 from maar.runner.scratch import WorkerScratch
 from maar.runner.settings import SparkSettings
 
 log = logging.getLogger("maar.spark")
 
-JAVA_MIN = 17
 LOOPBACK = "127.0.0.1"
 _LISTEN_VARIABLE = "SPARK_LOCAL_IP"
-_JAVA_TIMEOUT_S = 20
-_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -232,33 +229,6 @@ def keep_pages_on_loopback(settings: SparkSettings) -> None:
             settings.ui_port,
             f"set {_LISTEN_VARIABLE}, or spark.ui to false",
         )
-
-
-def check_java() -> None:
-    """Check for Java first, so that its absence is a sentence and not a stack trace."""
-    home = os.getenv("JAVA_HOME")  # not a setting of ours: it is where Spark's own scripts look
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    needs = f"Spark needs Java {JAVA_MIN} or newer to run maar's compaction"
-    if java is None or not os.access(java, os.X_OK):
-        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is none on PATH"
-        raise InvalidInput(f"{needs}, and {where}; install a JDK, such as OpenJDK {JAVA_MIN}")
-    try:
-        shown = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
-        ).stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
-        # Java is there: a host short of memory or CPU may recover.
-        raise Unavailable(f"{needs}, and {java} does not run: {error}") from error
-    version = java_version(shown)
-    if version < JAVA_MIN:
-        found = f"version {version}" if version else "no Java that we know"
-        raise InvalidInput(f"{needs}, and {java} is {found}; install OpenJDK {JAVA_MIN}")
-
-
-def java_version(shown: str) -> int:
-    """The feature version in what `java -version` prints; 0 when there is none."""
-    match = _JAVA_VERSION.search(shown)
-    return int(match.group(1)) if match else 0
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -19,7 +19,6 @@ from asyncio.subprocess import PIPE, STDOUT, Process
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
 import msgspec
 
 from maar.app.processes import logs, status_file
@@ -34,7 +33,7 @@ from maar.app.settings.config import Settings
 from maar.app.settings.sections import RoleAddresses
 from maar.background import cancel, wait_any
 from maar.model.errors import InvalidInput
-from maar.runner.session import check_java
+from maar.runner.java import check_java
 
 log = logging.getLogger("maar.supervisor")
 
@@ -304,6 +303,8 @@ class Supervisor:
             sys.stderr.flush()
 
     async def _announce(self) -> None:
+        import httpx  # not before a child has been started, and only by who has some
+
         plain = httpx.AsyncClient(base_url=self._url, trust_env=False, verify=False, timeout=5)
         async with plain as client:
             while True:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
-from maar.api.app import health_routes
+from maar.api.health import health_routes
 from maar.api.settings import ApiSettings
 from maar.app.http.gate import Gate
 from maar.app.http.server import HttpServer

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from maar.adapters.rpc import Channel
-from maar.api.app import DUTIES
+from maar.api.health import DUTIES
 from maar.app.roles.disks import Disks
 from maar.background import cancel
 from maar.model.addresses import addresses_in

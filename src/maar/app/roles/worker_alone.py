@@ -14,7 +14,7 @@ from maar.app.settings.config import Settings
 from maar.model.errors import Retryable, Unavailable
 from maar.model.ids import Incarnation
 from maar.ports.log_time import GetNow
-from maar.runner.session import check_java
+from maar.runner.java import check_java
 
 METASTORE_ANSWERS_S = 10.0  # a server that was started with us needs a moment
 ASK_AGAIN_S = 0.2

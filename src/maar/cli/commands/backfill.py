@@ -54,7 +54,7 @@ def command(
     """
     from maar.app.backfill import Backfill, Engine, backfill, list_files, whose_files
     from maar.app.processes.process import take_the_session_along
-    from maar.runner.session import check_java
+    from maar.runner.java import check_java
 
     settings = own_settings(config, others, **flags)
     whose = whose_files(tenant=tenant, service=service, labels=[*map(label_pair, labels)])

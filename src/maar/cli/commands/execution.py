@@ -154,8 +154,8 @@ def engine(settings: Settings, stores: StorePlaces, *, slots: int) -> JobRunner:
     """Spark for one plan: with as many slots as that takes, if the master has them."""
     from maar.adapters.stores.open import open_store
     from maar.app.processes.process import take_the_session_along
+    from maar.runner.java import check_java
     from maar.runner.runner import SparkRunner
-    from maar.runner.session import check_java
 
     check_java()
     take_the_session_along()

@@ -1,0 +1,38 @@
+"""Whether a process is alive and ready, and its metrics: the routes that every role has."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+DUTIES = ("push", "query")
+# For push or query ('': all); '' when ready, else why not.
+Readiness = Callable[[str], Awaitable[str]]
+ExtraMetrics = Callable[[], Awaitable[list[str]]]  # what other roles expose, as text
+
+
+def health_routes(
+    registries: Sequence[CollectorRegistry], readiness: Readiness, extra_metrics: ExtraMetrics
+) -> list[Route]:
+    async def ready(request: Request) -> Response:
+        duty = request.query_params.get("for", "")
+        if duty and duty not in DUTIES:
+            known = " or ".join(f"for={name}" for name in DUTIES)
+            return PlainTextResponse(f"for={duty[:60]!r} is not known; use {known}\n", 400)
+        why_not = await readiness(duty)
+        return PlainTextResponse(f"{why_not or 'ready'}\n", 503 if why_not else 200)
+
+    async def healthz(_request: Request) -> Response:
+        """The process is alive; /ready says whether it can do its work."""
+        return PlainTextResponse("ok\n")
+
+    async def metrics(_request: Request) -> Response:
+        own = [generate_latest(registry).decode() for registry in registries]
+        texts = [*own, *await extra_metrics()]
+        return Response("".join(texts), media_type=CONTENT_TYPE_LATEST)
+
+    return [Route("/ready", ready), Route("/healthz", healthz), Route("/metrics", metrics)]
