@@ -14,11 +14,12 @@ from maar.model import keys
 from maar.model.block import SEGMENT_TABLE, TABLES, BlockMeta, Kind
 from maar.model.errors import AlreadyExists, Corrupt, StoreFull
 from maar.model.ids import TenantId, block_time_ns
-from maar.model.plan import Account
+from maar.model.plan import Account, PlanResult
 from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, utc_day
 from maar.pprof.gzip import gunzip
 from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample
+from maar.services.compact.rules import COMPACT
 from maar.services.compact.run import CompactSizes
 from maar.services.compact.run import run as compact
 from support.lake.block_plans import NOON_NS, TENANT, WALL_NS, Bench, raw_profile
@@ -209,8 +210,17 @@ def test_an_index_that_counts_wrongly_is_found(bench: Bench) -> None:
     with pytest.raises(Corrupt, match=segment.id):
         bench.compact([wrong])
     (block,) = bench.compact([segment]).outputs
+    (other,) = bench.compact([bench.segment(some(2, 2))]).outputs
     with pytest.raises(Corrupt, match=block.id):
-        bench.compact([msgspec.structs.replace(block, profiles=1)])
+        bench.compact([msgspec.structs.replace(block, profiles=1), other])
+
+
+def test_a_lone_block_is_adopted_and_nothing_is_written(bench: Bench) -> None:
+    (block,) = bench.compact([bench.segment(some(3))]).outputs
+    before = list(bench.store.list(""))
+    result = bench.compact([block])
+    assert result == PlanResult(COMPACT, (), Account(3, 0, 0), adopted=True)
+    assert list(bench.store.list("")) == before
 
 
 class FullStore(MemoryStore):

@@ -110,6 +110,7 @@ class PlanResult(msgspec.Struct, frozen=True, array_like=True):
     wall_ms: int = 0
     removed: int = 0  # objects that it deleted
     repaired: RangeResult | None = None  # of a repair
+    adopted: bool = False  # nothing was written: the only input goes on at the next level as it is
 
 
 class JobId(msgspec.Struct, frozen=True, array_like=True, order=True):

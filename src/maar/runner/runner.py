@@ -178,6 +178,8 @@ class SparkRunner:
 
     def run(self, plan: LeasedPlan) -> PlanResult:
         assert self._lines is not None, "warm() comes first"
+        if self._source is None and not self._cut(plan):
+            return self._joined(plan, [])  # there is nothing to carry out
         line = self._lines.new(timeout_s=plan.limit_ns / 1e9 or self.timing.limit_s)
         key = plan.id, plan.token
         with self._lock:

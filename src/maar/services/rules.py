@@ -370,6 +370,7 @@ class KindRules(ABC):
 
     writes: bool = True  # objects, which an attempt that fails leaves behind
     on_engine: bool = True  # it needs Spark; else the store and the metastore are enough
+    adopts: bool = False  # a plan of one input may leave it as it is, and only raise its level
     keeps_place: bool = False  # its one output waits where the first of its inputs waited
     open_to_all: bool = True  # whoever polls may carry it out; else only who has its source
     commits: bool = False  # what it wrote is adopted only with an object that says it was whole
@@ -397,7 +398,9 @@ class KindRules(ABC):
         return 0
 
     def cut(self, plan: LeasedPlan) -> tuple[LeasedPlan, ...]:
-        """What each of its tasks gets: the plan itself, or a part of it."""
+        """What each of its tasks gets: the plan itself, or a part of it; () when there is nothing
+        to do for it but to join no results.
+        """
         return (plan,)
 
     def join(self, _plan: LeasedPlan, results: Sequence[PlanResult]) -> PlanResult:

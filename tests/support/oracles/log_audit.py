@@ -221,6 +221,9 @@ class Audit:
         came = sum(self.live.get(block, 0) for block in life.inputs)
         went = {meta.id: meta.profiles for meta in entry.result.outputs}
         account = entry.result.account
+        if entry.result.adopted:
+            self._adopt(index, entry, life.inputs, came)
+            return
         if came != account.total() or sum(went.values()) != account.kept + account.quarantined:
             self.faults.append(f"entry {index} does not account for the inputs of {entry.plan}")
         for block in life.inputs:
@@ -235,6 +238,28 @@ class Audit:
         self.duplicates += account.duplicates
         self.winners[entry.plan] = entry.token
         life.completed += 1
+        self._end(entry.plan)
+
+    def _adopt(
+        self, index: int, entry: PlanCompleted, inputs: tuple[BlockId, ...], came: int
+    ) -> None:
+        """One block that stays where it is, with all its profiles."""
+        account = entry.result.account
+        if (
+            len(inputs) != 1
+            or entry.result.outputs
+            or (account.kept, account.total())
+            != (
+                came,
+                came,
+            )
+        ):
+            self.faults.append(f"entry {index} adopts what is not one whole block")
+        for block in inputs:
+            if self._owner.pop(block, None) != entry.plan or block not in self.live:
+                self.faults.append(f"entry {index} adopts {block}, which is not its to adopt")
+        self.winners[entry.plan] = entry.token
+        self.plans[entry.plan].completed += 1
         self._end(entry.plan)
 
     def _bisect(self, index: int, entry: PlanBisected) -> None:

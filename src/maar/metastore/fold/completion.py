@@ -61,6 +61,11 @@ def _refusal(
         return Refusal.INPUT_OWNED
     if entry.result.kind != plan.kind:
         return Refusal.RESULT_KIND
+    if entry.result.adopted:
+        if not state.kinds[plan.kind].adopts:
+            return Refusal.RESULT_KIND
+        if allowed.profiles:
+            return Refusal.HIDDEN  # as it is, the block still holds what is to be deleted
     if any(registration.why_malformed(meta) for meta in entry.result.outputs):
         return Refusal.OUTPUT
     inputs = {block: found.outline for block, found in live.items()}
@@ -105,6 +110,8 @@ def _first_place(state: MetaState, plan: Plan) -> Item | None:
 def _replace(
     state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
 ) -> Completed:
+    if entry.result.adopted:
+        return _adopt(state, plan, live, entry)
     zone = plan.key.zone  # outputs inherit that of their lane
     metas = tuple(
         meta if meta.zone == zone else msgspec.structs.replace(meta, zone=zone)
@@ -132,3 +139,22 @@ def _replace(
     state.tally.profiles_quarantined += result.account.quarantined
     state.tally.profiles_deleted += result.account.deleted
     return Completed(plan.id, entry.token, plan.inputs, outputs)
+
+
+def _adopt(
+    state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
+) -> Completed:
+    """The only input waits at the next level, or is finished. It is the same block with the same
+    objects, also where a repair has copied it meanwhile, so nothing is retired.
+    """
+    (block,) = plan.inputs
+    was = unpack(live[block].packed)
+    meta = msgspec.structs.replace(was, level=plan.key.level + 1)
+    done = attempts.complete_attempt(state, plan)
+    plans.finish(state, msgspec.structs.replace(done, result=entry.result))
+    _remember_success(state, plan)
+    state.blocks.drop(live)
+    state.queue.leave(block, state.policy)
+    registration.admit(state, meta, pack(meta), ordinal=0)
+    state.tally.plans_completed += 1
+    return Completed(plan.id, entry.token, (), (block,))

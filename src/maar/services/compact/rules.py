@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, merge
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -11,7 +11,15 @@ from maar.model.block import CLUSTERED, INGESTED, NO_DAY, BlockMeta, BlockOutlin
 from maar.model.ids import NO_TENANT, NO_ZONE, BlockId, TenantId, block_time_ns, is_joined_segment
 from maar.model.keys import date_text
 from maar.model.lane import Front, Item
-from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.plan import (
+    Account,
+    LeasedPlan,
+    Plan,
+    PlanKind,
+    PlanResult,
+    PlanSpec,
+    QueueKey,
+)
 from maar.model.policy import Level, Policy
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
@@ -27,6 +35,7 @@ class Compaction(KindRules, QueueRules):
     """A batch of blocks of one lane becomes blocks of the next level; its lines are the levels."""
 
     kind = COMPACT
+    adopts = True
 
     def lines(self, policy: Policy) -> range:
         """Small jobs first: a lower level goes before a higher one."""
@@ -84,6 +93,13 @@ class Compaction(KindRules, QueueRules):
         alike = all(place is not None and place.key == spec.key for place in places)
         return None if alike else Refusal.INPUT_KEY
 
+    def cut(self, plan: LeasedPlan) -> tuple[LeasedPlan, ...]:
+        """No task for a block that is adopted: a Spark job would cost more than all the rest."""
+        return () if adoptable(plan) else (plan,)
+
+    def join(self, plan: LeasedPlan, results: Sequence[PlanResult]) -> PlanResult:
+        return adopted(plan) if adoptable(plan) else super().join(plan, results)
+
     def divides_at(self, plan: Plan) -> int | None:
         return len(plan.inputs) // 2 or None
 
@@ -95,6 +111,8 @@ class Compaction(KindRules, QueueRules):
         deletable: Mapping[TenantId, int],
     ) -> Refusal | None:
         """Every input profile is accounted for, in blocks of the next level of the same lane."""
+        if result.adopted:
+            return _adoption_refusal(plan, inputs, result)
         if not accounting.adds_up(inputs, result):
             return Refusal.ACCOUNT
         if not all(_belongs(meta, plan.key) for meta in result.outputs):
@@ -314,6 +332,29 @@ def _lower_levels(board: Board, level: int) -> Iterator[str]:
 
 
 # ── what must come of it ───────────────────────────────────────────────────────────────────────
+
+
+def adoptable(plan: LeasedPlan) -> bool:
+    """Whether a plan would only write its one block again: it is decoded already, in order, and
+    nothing of it is to be deleted. Such a batch closes by age, where little is pushed.
+    """
+    return plan.key.level > 0 and len(plan.inputs) == 1 and not plan.masks_of(0)
+
+
+def adopted(plan: LeasedPlan) -> PlanResult:
+    """The result of a plan whose block stays as it is."""
+    (block,) = plan.inputs
+    return PlanResult(COMPACT, (), Account(block.profiles, 0, 0), adopted=True)
+
+
+def _adoption_refusal(
+    plan: Plan, inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+) -> Refusal | None:
+    """Segments are decoded, and blocks that wait together are merged: neither is adopted."""
+    if plan.key.level == 0 or len(plan.inputs) != 1 or result.outputs:
+        return Refusal.OUTPUT
+    profiles = inputs[plan.inputs[0]].profiles
+    return None if result.account == Account(profiles, 0, 0) else Refusal.ACCOUNT
 
 
 def _belongs(meta: BlockMeta, key: QueueKey) -> bool:

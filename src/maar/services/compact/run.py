@@ -33,7 +33,7 @@ from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.predicate import Mask
 from maar.ports.object_store import ObjectStore
 from maar.ports.stores import Stores
-from maar.services.compact.rules import COMPACT
+from maar.services.compact.rules import COMPACT, adoptable, adopted
 from maar.services.decoding import SIZES as DECODING
 from maar.services.decoding import DecodeSizes, ProfilePool
 from maar.services.merging import FAN_IN, Merger, drop_repeated
@@ -71,6 +71,8 @@ def run(
     is asked before every write, and raises once the attempt may write no more.
     `id_mask` weakens the ids, so that tests can meet collisions.
     """
+    if adoptable(plan):
+        return adopted(plan)
     began_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
     work = scratch / f"{plan.id}-{plan.token}-{attempt}"
     work.mkdir(parents=True)
