@@ -9,7 +9,7 @@ SECONDS ?=
 JOBS ?= 4# component tests mostly wait for processes of their own: two more than two cores
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component golden bench docs fuzz mutants soak soak-metastore soak-plans soak-spark lock clean system-packages
+.PHONY: help demo test check unit component golden bench bench-compare docs fuzz mutants soak soak-metastore soak-plans soak-spark lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -37,8 +37,11 @@ component: $(VENV)/.dev $(VENV)/.compiled $(ARCHIVE) ## real disk, HTTP, S3 serv
 golden: $(VENV)/.dev ## write the golden log and snapshot anew, as long as their format may change
 	$(BIN)/python tests/compat/test_metastore_golden.py
 
-bench: $(VENV)/.dev ## every number that we publish, each as a ratio to a baseline of the same run
-	@for file in bench/[a-z]*.py; do case $$file in *fuzz*|*synthetic*) continue;; esac; echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: $(VENV)/.dev $(VENV)/.compiled ## every benchmark in order, in half an hour at most: a table, and its section of docs/numbers.md
+	@$(BIN)/python tools/bench.py $(if $(ONLY),--only $(ONLY))
+
+bench-compare: $(VENV)/.dev $(VENV)/.compiled ## this revision and another one in turns, and their ratios (REV=main, ONLY="push top", ROUNDS=3)
+	@$(BIN)/python tools/bench.py --compare $(or $(REV),$(error REV=… says which revision)) --rounds $(or $(ROUNDS),3) $(if $(ONLY),--only $(ONLY))
 
 docs: $(VENV)/.dev ## write what is made from the code: the reference of settings, ARCHITECTURE.md's pictures
 	$(BIN)/python tools/settings_reference.py
