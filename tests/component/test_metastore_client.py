@@ -364,14 +364,15 @@ def test_a_leader_whose_process_is_stopped_is_left_long_before_the_deadline(
 ) -> None:
     """Its sockets stay open and take what is sent: only that it answers nothing gives it away."""
     here = Path(__file__).parent
-    address = f"unix:{tmp_path}/sleeper-3"
     sleeper = subprocess.Popen(
-        [sys.executable, "-c", SLEEPER, address, str(here), str(here.parent)],
+        [sys.executable, "-c", SLEEPER, "127.0.0.1:0", str(here), str(here.parent)],
         stdout=subprocess.PIPE,
     )
     try:
         assert sleeper.stdout is not None
-        assert sleeper.stdout.readline().startswith(b"up")
+        said = sleeper.stdout.readline()
+        assert said.startswith(b"up")
+        address = f"127.0.0.1:{int(said.split()[1])}"
 
         async def run() -> None:
             async with Stage(tmp_path) as stage:

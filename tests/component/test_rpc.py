@@ -89,21 +89,39 @@ def with_metastore(
     deadline_s: float = 60.0,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> None:
-    async def run() -> None:
+    """By frames, and by gRPC."""
+
+    async def run(address: str) -> None:
         server = await serve_metastore(
-            address_in(directory),
+            address,
             as_metastore(target),
             Steady(),
             message_bytes_max=message_bytes_max,
         )
-        client = MetastoreClient(address_in(directory), deadline_s=deadline_s)
+        if server.port:
+            address = f"127.0.0.1:{server.port}"
+        client = MetastoreClient(address, deadline_s=deadline_s)
         try:
+            if server.port:
+                await is_connected(client)
             await use(client)
         finally:
             await client.close()
             await server.stop(0)
 
-    asyncio.run(run())
+    for address in (address_in(directory), "127.0.0.1:0"):
+        asyncio.run(run(address))
+
+
+async def is_connected(client: MetastoreClient) -> None:
+    """A busy machine may take longer than gRPC has patience with a handshake."""
+    while True:
+        try:
+            await client.call(GetNow())
+        except errors.MaarError as error:
+            if "cannot be reached" in str(error):
+                continue
+        return
 
 
 def test_values_arrive_as_they_were_sent(tmp_path: Path) -> None:
@@ -209,9 +227,10 @@ def test_a_sentence_too_long_for_a_header_is_cut(tmp_path: Path, letter: str) ->
 def test_a_fault_in_the_server_is_an_error_and_the_server_lives(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target = OneAnswer(ZeroDivisionError("secret detail"))
+    target = OneAnswer()
 
     async def use(client: MetastoreClient) -> None:
+        target.error = ZeroDivisionError("secret detail")
         with pytest.raises(errors.MaarError, match="bug in maar") as caught:
             await client.call(GetNow())
         assert "secret" not in str(caught.value)
@@ -336,11 +355,15 @@ class Repeat(Call[Echo, str], frozen=True):
 class Echoing:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
+        self.cancelled = asyncio.Event()
 
     async def echo(self, text: str) -> str:
         self.asked.set()
         if text == NEVER:
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.cancelled.set()
         return text * 2
 
 
@@ -363,6 +386,67 @@ def test_a_closed_channel_ends_its_calls_with_an_error_and_cancels_no_task(tmp_p
             with pytest.raises(asyncio.CancelledError if cancel else errors.Unreachable):
                 await call
             assert call.cancelled() == cancel
+        await server.stop(0)
+
+    asyncio.run(run())
+
+
+def test_calls_share_a_connection_and_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        server, address, echoing = RpcServer(), address_in(tmp_path), Echoing()
+        server.add((Repeat,), echoing)
+        await server.start(address)
+        channel = Channel(address)
+        slow = asyncio.create_task(channel.call(Repeat(NEVER)))
+        await echoing.asked.wait()
+        texts = [str(number) * (1 + 40_000 * (number % 3)) for number in range(30)]
+        replies = await asyncio.gather(*(channel.call(Repeat(text)) for text in texts))
+        assert replies == [text * 2 for text in texts]
+        assert not slow.done()
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        await asyncio.wait_for(echoing.cancelled.wait(), 60)
+        await channel.close()
+        await server.stop(0)
+
+    asyncio.run(run())
+
+
+def test_a_process_that_ends_is_noticed_at_once_and_its_calls_are_cancelled(tmp_path: Path) -> None:
+    """Either end: the other one has not to wait for a deadline."""
+
+    async def run() -> None:
+        server, address, echoing = RpcServer(), address_in(tmp_path), Echoing()
+        server.add((Repeat,), echoing)
+        await server.start(address)
+        channel = Channel(address)
+        call = asyncio.create_task(channel.call(Repeat(NEVER)))
+        await echoing.asked.wait()
+        await channel.close()
+        await asyncio.wait_for(echoing.cancelled.wait(), 60)
+        with pytest.raises(errors.Unreachable, match="closed"):
+            await call
+        channel = Channel(address)
+        echoing.asked.clear()
+        call = asyncio.create_task(channel.call(Repeat(NEVER)))
+        await echoing.asked.wait()
+        await server.stop(0)
+        with pytest.raises(errors.Unreachable, match="cannot be reached"):
+            await asyncio.wait_for(call, 60)
+        await channel.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_process_does_not_serve_is_said(tmp_path: Path) -> None:
+    async def run() -> None:
+        server, address = RpcServer(), address_in(tmp_path)
+        await server.start(address)
+        channel = Channel(address)
+        with pytest.raises(errors.Unreachable, match=r"does not serve /maar\.Echo/Repeat"):
+            await channel.call(Repeat("ab"))
+        await channel.close()
         await server.stop(0)
 
     asyncio.run(run())

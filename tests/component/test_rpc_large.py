@@ -67,16 +67,24 @@ class Viewed:
         return ""
 
 
-async def serving(directory: Path, name: str, role: Viewed) -> tuple[RpcServer, str]:
-    address = f"unix:{directory / name}"
-    return await serve_metastore(address, role, role), address  # type: ignore[arg-type]
+async def serving(address: str, role: Viewed) -> tuple[RpcServer, str]:
+    server = await serve_metastore(address, role, role)  # type: ignore[arg-type]
+    return server, f"127.0.0.1:{server.port}" if server.port else address
+
+
+def by_frames(directory: Path) -> str:
+    return f"unix:{directory / 's'}"
+
+
+BY_GRPC = "127.0.0.1:0"
 
 
 def test_a_view_larger_than_a_message_arrives_whole(tmp_path: Path) -> None:
-    async def run() -> None:
-        view = IndexView(7, many(60_000), (BlockId("0f" * 16),))
-        assert sum(map(len, split(view, "blocks"))) > MESSAGE_BYTES_MAX
-        server, address = await serving(tmp_path, "s", Viewed(view))
+    view = IndexView(7, many(60_000), (BlockId("0f" * 16),))
+    assert sum(map(len, split(view, "blocks"))) > MESSAGE_BYTES_MAX
+
+    async def run(address: str) -> None:
+        server, address = await serving(address, Viewed(view))
         client = MetastoreClient(address, deadline_s=60)
         try:
             assert await client.call(WANTED) == view
@@ -85,10 +93,11 @@ def test_a_view_larger_than_a_message_arrives_whole(tmp_path: Path) -> None:
             await client.close()
             await server.stop(0)
 
-    asyncio.run(run())
+    for address in (by_frames(tmp_path), BY_GRPC):
+        asyncio.run(run(address))
 
 
-def test_a_reply_that_grows_is_made_in_vain_once_and_that_shrinks_never(tmp_path: Path) -> None:
+def test_a_reply_by_grpc_that_grows_is_made_in_vain_once_and_that_shrinks_never() -> None:
     class Growing(Viewed):
         asked = 0
 
@@ -102,7 +111,7 @@ def test_a_reply_that_grows_is_made_in_vain_once_and_that_shrinks_never(tmp_path
 
     async def run() -> None:
         role = Growing(IndexView(1, ()))
-        server, address = await serving(tmp_path, "s", role)
+        server, address = await serving(BY_GRPC, role)
         client = MetastoreClient(address)
         asked = []
         for count in (0, 2, 900, 900, 2, 2, 0):
@@ -141,7 +150,7 @@ def test_parts_make_the_reply_that_they_were(count: int) -> None:
 def test_a_refusal_keeps_its_class(tmp_path: Path) -> None:
     async def run() -> None:
         failing = Viewed(IndexView(7, ()), errors.Overloaded("too many", retry_after_s=3.0))
-        server, address = await serving(tmp_path, "s", failing)
+        server, address = await serving(by_frames(tmp_path), failing)
         client = MetastoreClient(address)
         with pytest.raises(errors.Overloaded, match="too many") as caught:
             await client.call(WANTED)
@@ -152,7 +161,7 @@ def test_a_refusal_keeps_its_class(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_reply_that_stops_in_the_middle_is_asked_of_another(tmp_path: Path) -> None:
+def test_a_reply_that_stops_in_the_middle_is_asked_of_another() -> None:
     """One replica dies after its first part, one never sends its second: nobody gets half."""
 
     async def run() -> None:
@@ -174,18 +183,17 @@ def test_a_reply_that_stops_in_the_middle_is_asked_of_another(tmp_path: Path) ->
 
         in_parts = grpc.unary_unary_rpc_method_handler(nothing)
         servers, addresses = [], []
-        for name, answer in (("dying", dying), ("hanging", hanging)):
+        for answer in (dying, hanging):
             server = grpc.aio.server()
             handler = grpc.unary_stream_rpc_method_handler(answer)
             handlers = {ViewRequest.__name__: handler, whole_name(ViewRequest): in_parts}
             server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler("maar.Metastore", handlers),)
             )
-            addresses.append(f"unix:{tmp_path / name}")
-            server.add_insecure_port(addresses[-1])
+            addresses.append(f"127.0.0.1:{server.add_insecure_port(BY_GRPC)}")
             await server.start()
             servers.append(server)
-        good, address = await serving(tmp_path, "good", Viewed(view))
+        good, address = await serving(BY_GRPC, Viewed(view))
         client = MetastoreClient(",".join([*addresses, address]), deadline_s=20)
         assert await client.call(WANTED) == view
         await client.close()

@@ -1,4 +1,4 @@
-"""The roles' ports over gRPC; errors keep their class across the wire.
+"""The roles' ports: frames over a unix socket, else gRPC; errors keep their class across the wire.
 
 Payloads are msgpack: the request record, then the reply. Every call is idempotent and has a
 deadline. Only the metastore's client retries calls: it knows which other replicas may answer.

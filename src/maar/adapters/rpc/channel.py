@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import grpc.aio
 import msgspec
 
+from maar.adapters.rpc.frames import UNIX, FrameChannel
 from maar.adapters.rpc.parts import Joined
 from maar.adapters.rpc.refusals import error_of, late
 from maar.adapters.rpc.server import LIMITS, whole_name
@@ -37,25 +38,33 @@ Kind = type[Call[Any, Any]]
 
 
 class Channel:
-    """The ports of one process. Every request has a deadline: its own, or the channel's."""
+    """The ports of one process. Every request has a deadline: its own, or the channel's.
+
+    A process of this host is spoken to by frames, others by gRPC.
+    """
 
     def __init__(
         self, address: str, *, deadline_s: float | None = None, watched: bool = False
     ) -> None:
         self._address = address
         self._deadline_s = deadline_s
+        self._closed = False
+        self._frames = FrameChannel(address) if address.startswith(UNIX) else None
+        if self._frames is not None:
+            return
         options = (*_OPTIONS, *_WATCHED) if watched else _OPTIONS
         self._channel = grpc.aio.insecure_channel(address, options=options)
         self._callers: dict[Kind, Any] = {}
         self._wholes: dict[Kind, Any] = {}
         self._large: set[Kind] = set()  # whose last reply came in several parts
-        self._closed = False
 
     async def call(self, request: Call[Any, R], /, *, within_s: float | None = None) -> R:
         """The reply, in parts when it is large, within the deadline."""
         kind = type(request)
         if within_s is None:
             within_s = self._deadline_s or kind.deadline_s
+        if self._frames is not None:
+            return await self._frames.call(request, within_s)
         caller = self._callers.get(kind) or self._new_caller(kind)
         try:
             if kind.rows is not None:
@@ -134,7 +143,7 @@ class Channel:
 
     async def close(self) -> None:
         self._closed = True
-        await self._channel.close()
+        await (self._frames or self._channel).close()
 
 
 def _is_cancelled() -> bool:

@@ -28,20 +28,35 @@ _LEADER_HEADER = "maar-leader"
 _BLOCKS_HEADER = "maar-damaged-blocks"
 
 
-async def refuse(context: Any, error: MaarError) -> None:
+class Refusal(msgspec.Struct, frozen=True):
+    """An error on its way: what it says, and in the trailer its class and what else it knows."""
+
+    sentence: str
+    trailer: dict[str, str] = {}
+    served: bool = True  # False: nobody answers this path here
+
+
+def refusal_of(error: MaarError) -> Refusal:
     # Unreachable refers to a process behind us: our own caller did reach us.
     kind = Unavailable if isinstance(error, Unreachable) else _nearest_known(type(error))
-    trailer = [(_ERROR_HEADER, kind.__name__)]
+    trailer = {_ERROR_HEADER: kind.__name__}
     if isinstance(error, errors.InvalidInput):
-        trailer.append((_REASON_HEADER, error.reason))
+        trailer[_REASON_HEADER] = error.reason
     if isinstance(error, errors.Retryable) and error.retry_after_s is not None:
-        trailer.append((_RETRY_HEADER, f"{error.retry_after_s:.3f}"))
+        trailer[_RETRY_HEADER] = f"{error.retry_after_s:.3f}"
     if isinstance(error, errors.NotLeading) and error.leader:
-        trailer.append((_LEADER_HEADER, error.leader))
+        trailer[_LEADER_HEADER] = error.leader
     if isinstance(error, errors.Damaged):
-        trailer.append((_BLOCKS_HEADER, msgspec.json.encode(error.blocks).decode()))
+        trailer[_BLOCKS_HEADER] = msgspec.json.encode(error.blocks).decode()
     sentence = str(error).encode(errors="replace")[:SENTENCE_BYTES_MAX].decode(errors="ignore")
-    await context.abort(_status_code(error), sentence, trailing_metadata=tuple(trailer))
+    return Refusal(sentence, trailer)
+
+
+async def refuse(context: Any, error: MaarError) -> None:
+    refusal = refusal_of(error)
+    await context.abort(
+        _status_code(error), refusal.sentence, trailing_metadata=tuple(refusal.trailer.items())
+    )
 
 
 def _status_code(error: MaarError) -> Any:
@@ -73,38 +88,59 @@ def _nearest_known(kind: type[MaarError]) -> type[MaarError]:
     return next(each for each in kind.__mro__ if _CLASSES.get(each.__name__) is each)
 
 
+def error_of_refusal(refusal: Refusal, *, path: str, address: str) -> MaarError:
+    """The error that the server raised."""
+    if not refusal.served:
+        return _not_served(path, address)
+    sentence = refusal.sentence or f"{path} at {address} failed"
+    return _raised(refusal.trailer, sentence) or MaarError(sentence)
+
+
+def _raised(trailer: dict[str, str], sentence: str) -> MaarError | None:
+    kind = _CLASSES.get(trailer.get(_ERROR_HEADER, ""))
+    if kind is None:
+        return None
+    if issubclass(kind, errors.InvalidInput):
+        return kind(sentence, reason=trailer.get(_REASON_HEADER, "invalid"))
+    if issubclass(kind, errors.Retryable):
+        retry_after_s = float(trailer[_RETRY_HEADER]) if _RETRY_HEADER in trailer else None
+        if issubclass(kind, errors.NotLeading):
+            leader = trailer.get(_LEADER_HEADER, "")
+            return kind(sentence, leader=leader, retry_after_s=retry_after_s)
+        return kind(sentence, retry_after_s=retry_after_s)
+    if issubclass(kind, errors.Damaged):
+        return kind(sentence, blocks=_blocks(trailer.get(_BLOCKS_HEADER, "[]")))
+    return kind(sentence)
+
+
 def error_of(error: Any, *, path: str, address: str) -> MaarError:
     """The error that the server raised, or what a network failure means to the caller."""
-    trailer = dict(error.trailing_metadata() or ())
     sentence = error.details() or ""
-    kind = _CLASSES.get(trailer.get(_ERROR_HEADER, ""))
-    if kind is not None:
-        if issubclass(kind, errors.InvalidInput):
-            return kind(sentence, reason=trailer.get(_REASON_HEADER, "invalid"))
-        if issubclass(kind, errors.Retryable):
-            retry_after_s = float(trailer[_RETRY_HEADER]) if _RETRY_HEADER in trailer else None
-            if issubclass(kind, errors.NotLeading):
-                leader = trailer.get(_LEADER_HEADER, "")
-                return kind(sentence, leader=leader, retry_after_s=retry_after_s)
-            return kind(sentence, retry_after_s=retry_after_s)
-        if issubclass(kind, errors.Damaged):
-            return kind(sentence, blocks=_blocks(trailer.get(_BLOCKS_HEADER, "[]")))
-        return kind(sentence)
+    if raised := _raised(dict(error.trailing_metadata() or ()), sentence):
+        return raised
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return late(path, address)
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-            return _away(path, address, sentence)
+            return away(path, address, sentence)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return TooLarge(f"a message of {path} is over {MESSAGE_BYTES_MAX >> 20} MiB")
+            return too_large(path)
         case grpc.StatusCode.UNIMPLEMENTED:
-            return Unreachable(f"{address} does not serve {path}; is it another version or role?")
+            return _not_served(path, address)
         case _:
             return MaarError(sentence or f"{path} at {address} failed")
 
 
 def _blocks(text: str) -> tuple[tuple[str, int, int], ...]:
     return msgspec.json.decode(text, type=tuple[tuple[str, int, int], ...])
+
+
+def too_large(path: str) -> TooLarge:
+    return TooLarge(f"a message of {path} is over {MESSAGE_BYTES_MAX >> 20} MiB")
+
+
+def _not_served(path: str, address: str) -> Unreachable:
+    return Unreachable(f"{address} does not serve {path}; is it another version or role?")
 
 
 def late(path: str, address: str) -> Unreachable:
@@ -114,7 +150,7 @@ def late(path: str, address: str) -> Unreachable:
     )
 
 
-def _away(path: str, address: str, details: str) -> Unreachable:
+def away(path: str, address: str, details: str) -> Unreachable:
     why = "starting, or has just ended" if _is_here(address) else "not running there, or cut off"
     cause = details.rpartition("error: ")[2]  # gRPC's text is long: keep the last cause only
     return Unreachable(

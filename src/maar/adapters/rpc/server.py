@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 import msgspec
 
+from maar.adapters.rpc.frames import UNIX, Answer, FrameServer
 from maar.adapters.rpc.parts import split
-from maar.adapters.rpc.refusals import MESSAGE_BYTES_MAX, refuse
+from maar.adapters.rpc.refusals import MESSAGE_BYTES_MAX, Refusal, refusal_of, refuse
 from maar.model import errors
 from maar.model.errors import MaarError, Unavailable
 from maar.ports import metastore as metastore_port
@@ -45,33 +46,44 @@ _SERVER_OPTIONS = (
 
 
 class RpcServer:
-    """The services of one role process at one address."""
+    """The services of one role process at one address: by frames on this host, else by gRPC."""
 
     def __init__(self, *, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         limits = (
             ("grpc.max_send_message_length", message_bytes_max),
             ("grpc.max_receive_message_length", message_bytes_max),
         )
-        self._server = grpc.aio.server(options=(*limits, *_SERVER_OPTIONS))
+        self._options = (*limits, *_SERVER_OPTIONS)
+        self._services: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, Answer] = {}
+        self._message_bytes_max = message_bytes_max
+        self._server: Any = None
         self.port = 0  # of a TCP address, once started
 
     def add(self, calls: tuple[type[Call[P, Any]], ...], port: P) -> None:
         """Have a port answer its requests."""
-        services: dict[str, dict[str, Any]] = {}
         for kind in calls:
-            handlers = services.setdefault(kind.wire_service, {})
+            handlers = self._services.setdefault(kind.wire_service, {})
             handlers[kind.__name__] = _handler(kind, port)
             if kind.rows is not None:
                 handlers[whole_name(kind)] = _whole_handler(kind, port)
-        for service, handlers in services.items():
-            self._server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service, handlers),)
-            )
+            self._answers[kind.path()] = _framed_answer(kind, port)
 
     async def start(self, address: str) -> None:
         try:
+            if address.startswith(UNIX):
+                self._server = FrameServer(
+                    self._answers, _refusal, message_bytes_max=self._message_bytes_max
+                )
+                await self._server.start(address.removeprefix(UNIX))
+                return
+            self._server = grpc.aio.server(options=self._options)
+            for service, handlers in self._services.items():
+                self._server.add_generic_rpc_handlers(
+                    (grpc.method_handlers_generic_handler(service, handlers),)
+                )
             self.port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             raise Unavailable(
                 f"cannot listen on {address}; another process may hold it, or its directory "
                 "does not exist"
@@ -79,7 +91,8 @@ class RpcServer:
         await self._server.start()
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        await self._server.stop(grace_s)
+        if self._server is not None:
+            await self._server.stop(grace_s)
 
 
 class WholeMetastore(Metastore, MetastoreReplica, Protocol):
@@ -166,14 +179,41 @@ def _whole_handler(kind: type[Call[P, Any]], port: P) -> Any:
     return grpc.unary_unary_rpc_method_handler(answer)
 
 
+def _framed_answer(kind: type[Call[P, Any]], port: P) -> Answer:
+    decode, encode = msgspec.msgpack.Decoder(kind).decode, msgspec.msgpack.Encoder().encode
+    rows = kind.rows
+
+    async def answer(body: bytes) -> bytes | Iterator[bytes]:
+        reply = await decode(body).answer(port)
+        return encode(reply) if rows is None else split(reply, rows)
+
+    return answer
+
+
 async def _refuse(kind: type[Call[P, Any]], context: Any, error: Exception) -> NoReturn:
-    if isinstance(error, msgspec.ValidationError):
-        sentence = f"{kind.path()} was called with arguments of another version: {error}"
-        error = errors.InvalidInput(sentence)
-    if isinstance(error, MaarError):
-        await refuse(context, error)
+    known = _known(kind.path(), error)
+    if known is not None:
+        await refuse(context, known)
     else:
-        log.error("call failed method=%s", kind.path(), exc_info=error)
-        sentence = f"{kind.path()} failed because of a bug in maar; its log has the details"
-        await context.abort(grpc.StatusCode.INTERNAL, sentence)
+        await context.abort(grpc.StatusCode.INTERNAL, _bug(kind.path()))
     raise AssertionError("abort raises")
+
+
+def _refusal(path: str, error: Exception) -> Refusal:
+    known = _known(path, error)
+    return Refusal(_bug(path)) if known is None else refusal_of(known)
+
+
+def _known(path: str, error: Exception) -> MaarError | None:
+    """The error as the caller gets it; None for a bug of ours, which is logged."""
+    if isinstance(error, msgspec.ValidationError):
+        sentence = f"{path} was called with arguments of another version: {error}"
+        return errors.InvalidInput(sentence)
+    if isinstance(error, MaarError):
+        return error
+    log.error("call failed method=%s", path, exc_info=error)
+    return None
+
+
+def _bug(path: str) -> str:
+    return f"{path} failed because of a bug in maar; its log has the details"
