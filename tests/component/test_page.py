@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
 
 from support.page.chromium import chromium
 from support.page.server import CPU, MEMORY, PageServer, Sample, serving
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.component, pytest.mark.long]
 
 ROW = 21  # frames.js
 PATIENCE_MS = 20_000  # for a busy machine; an idle one needs a hundredth
+DESKTOP: Any = {"viewport": {"width": 1400, "height": 900}, "reduced_motion": "reduce"}
 SECOND = 10**9
 Visit = Callable[..., Page]
 HOSTILE = '<img src=x onerror="window.hurt=1"></script>\'--\u202eevil'
@@ -54,21 +56,51 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Iterator[Page]:
+    """One for all: a context and a process of the browser for each test took half of the CPU."""
+    context = browser.new_context(**DESKTOP)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    yield page
+    context.close()
+
+
 @pytest.fixture
-def page(browser: Browser, server: PageServer) -> Iterator[Page]:
+def page(tab: Page, server: PageServer) -> Iterator[Page]:
     """A page whose console must stay silent; refused requests are the server's to report."""
     server.asked.clear()
     server.broken.clear()
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, reduced_motion="reduce")
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
     complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda line: complaints.append(line.text) if line.type == "error" else None)
-    yield page
-    context.close()
+
+    def hear_error(error: Error) -> None:
+        complaints.append(str(error))
+
+    def hear_line(line: ConsoleMessage) -> None:
+        if line.type == "error":
+            complaints.append(line.text)
+
+    tab.on("pageerror", hear_error)
+    tab.on("console", hear_line)
+    yield tab
+    leave(tab)
+    tab.remove_listener("pageerror", hear_error)
+    tab.remove_listener("console", hear_line)
     loud = [text for text in complaints if not text.startswith("Failed to load resource")]
     assert loud == [], "the browser's console has errors"
+
+
+def leave(page: Page) -> None:
+    """Nothing of a test is left for the next: what the page keeps, and what the test has set."""
+    if page.url.startswith("http"):
+        page.evaluate("localStorage.clear(); sessionStorage.clear()")
+    page.goto("about:blank")
+    page.unroute_all(behavior="wait")
+    page.context.clear_cookies()
+    page.context.clear_permissions()
+    page.mouse.move(0, 0)
+    page.set_viewport_size(DESKTOP["viewport"])
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
 
 
 @pytest.fixture
@@ -372,11 +404,12 @@ def test_a_hundred_thousand_frames_stay_quick(visit: Visit) -> None:
           const answer = await new Api('huge').flameGraph({
             type: 'process_cpu:cpu:nanoseconds:cpu:nanoseconds',
             selector: '{service_name="huge"}', start: now - 1000, end: now });
-          const timed = (work) => {
+          const once = (work) => {
             const start = performance.now();
             work();
             return performance.now() - start;
           };
+          const timed = (work) => Math.min(...[1, 2, 3].map(() => once(work)));
           let graph, painted;
           const context = document.createElement('canvas').getContext('2d');
           const view = { window: [0, answer.total], width: 1200, height: 700, top: 0, focus: 0,
@@ -392,7 +425,7 @@ def test_a_hundred_thousand_frames_stay_quick(visit: Visit) -> None:
     )
     assert spent["frames"] > 100_000
     assert spent["painted"] <= 1700 * (700 // ROW + 1), "painting is bounded by pixels"
-    # Generous: a busy machine may be ten times slower than these need.
+    # Generous, and the best of three: a busy machine may be ten times slower than these need.
     assert spent["decode"] < 1500
     assert spent["draw"] < 1500
     assert spent["search"] < 1000
