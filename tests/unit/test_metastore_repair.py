@@ -10,9 +10,11 @@ import pytest
 import xxhash
 
 from maar.metastore.decide import repairs
-from maar.metastore.decide.jobs import JobBook, moment
-from maar.metastore.records.effects import CopyAdded, Effect, Refused, RepairEnded
+from maar.metastore.decide.jobs import JobBook, Moment, moment
+from maar.metastore.decide.stores import LEAVES, LOST, UNWANTED, WIPED
+from maar.metastore.records.effects import CopyAdded, CopyEnded, Effect, Refused, RepairEnded
 from maar.metastore.records.entries import (
+    CopiesEnded,
     Grant,
     PlanCompleted,
     PlanFailed,
@@ -41,7 +43,7 @@ from maar.services.repair.ranges import VNODES, token_of, vnode, vnode_number, v
 from maar.services.repair.rules import REPAIR, REPAIRING, tasks
 from maar.services.rules import JobState
 from support.lake.fold_and_store import Lake
-from support.metastore.copies import EU, MAIN, US, copy_of, want
+from support.metastore.copies import EU, MAIN, US, Repairing, copy_of, want
 from support.metastore.fold import DAY_START_NS, TENANT, segment
 
 VNODE_JOB = JobId(TENANT, REPAIR, RepairType.VNODE)
@@ -55,6 +57,10 @@ def number_of(block: BlockId) -> int:
 
 def block(lake: Lake, first: int = 1) -> BlockMeta:
     return lake.merge(lake.add(first, first + 1, first + 2))
+
+
+def now_of(lake: Lake, *down: StoreName) -> Moment:
+    return moment(lake.state, LeaseTime(lake.fold.now))._replace(down=frozenset(down))
 
 
 def moved(lake: Lake, meta: BlockMeta, home: StoreName) -> BlockMeta:
@@ -433,7 +439,8 @@ class TestAsked:
         meta = block(lake)
         want(lake.fold, EU)
         index = lake.state.index
-        told = views.dry_run(lake.state, VNODE_JOB)
+        ranges = views.to_read(lake.state, VNODE_JOB).ranges()
+        told = views.dry_run(lake.state, VNODE_JOB, ranges)
         assert (told.outcome, told.blocks, told.bytes) == ("would_run", 1, 2 * meta.size)
         assert views.dry_run(lake.state, INCREMENTAL_JOB).bytes == meta.size
         assert lake.state.index == index
@@ -468,7 +475,7 @@ class TestIncremental:
         assert due(lake) == []
         assert views.percent_copied(lake.state, TENANT) == 100
         assert lake.state.all_copied_at(TENANT) == 50 * SECOND_NS
-        jobs = views.status(lake.state, tenant="", now=LeaseTime(lake.fold.now)).jobs
+        jobs = views.status(lake.state, tenant="", at=now_of(lake)).jobs
         (told,) = [job for job in jobs if job.type == "incremental"]
         assert (told.state, told.percent_repaired) == ("COMPLETED", 100.0)
         assert told.max_repaired_at == DAY_START_NS + 50 * SECOND_NS  # by the wall clock
@@ -503,15 +510,14 @@ class TestAgainstTheRest:
         tokens = vnode(vnode_number(token_of(meta.id)))
         lost = (LostBlock(meta.id, "in main: is missing"),)
         commit(lake, plan, RangeResult(tokens=tokens, lost=lost, checked=1))
-        now = LeaseTime(lake.fold.now)
-        (told,) = views.status(lake.state, tenant="", now=now).lost
+        (told,) = views.status(lake.state, tenant="", at=now_of(lake)).lost
         (alarm,) = every_alarm(lake.state)
         assert (alarm.id.tenant, alarm.level) == (TENANT, AlarmLevel.ERROR)
         assert f"no copy is whole of 1 block of {TENANT} ({meta.id})" in alarm.note
         assert (told.block, told.what) == (meta.id, "in main: is missing")
         assert meta.id in lake.state.blocks
         commit(lake, plan, RangeResult(tokens=tokens, checked=1))
-        assert views.status(lake.state, tenant="", now=now).lost == ()
+        assert views.status(lake.state, tenant="", at=now_of(lake)).lost == ()
         assert every_alarm(lake.state) == ()
 
     def test_a_block_that_left_the_index_is_not_lost(self) -> None:
@@ -578,8 +584,7 @@ class TestAgainstTheRest:
         plan = begin(lake, due(lake)[0])
         until = LeaseTime(lake.fold.now + 5 * SECOND_NS)
         lake.fold.put(PlanFailed(plan.id, plan.token, "the store eu is away", until, False))
-        now = LeaseTime(lake.fold.now)
-        (told,) = views.status(lake.state, tenant="", now=now).jobs
+        (told,) = views.status(lake.state, tenant="", at=now_of(lake)).jobs
         assert (told.state, "eu is away" in told.why) == ("BLOCKED", True)
 
     def test_new_blocks_wait_for_the_next_repair_of_their_range(self) -> None:
@@ -762,6 +767,20 @@ class TestSessions:
             return lake.registry.get_sample_value("maar_repair_sessions_total", labels)
 
         assert (told("yes"), told("no")) == (1, 1)
+        for successful in ("yes", "no"):
+            labels = {"kind": "repair", "successful": successful}
+            assert lake.registry.get_sample_value("maar_metastore_sessions_total", labels) == 1
+
+    def test_a_copy_that_was_whole_when_it_ended_is_not_counted_as_damaged(self) -> None:
+        lake = Lake()
+        meta = block(lake)
+        want(lake.fold, EU)
+        for number, why in enumerate((LEAVES, UNWANTED, LOST, WIPED)):
+            lake.fold.put(Repairing(lake.fold).entry((meta.id, EU), attempt=f"r{number}"))
+            ended = lake.fold.put(CopiesEnded(EU, (meta.id,), gone=True, why=why))
+            assert CopyEnded(meta.id, EU, why) in ended
+            lake.metrics.count(ended, lake.state)
+        assert lake.registry.get_sample_value("maar_repair_damaged_copies_total") == 1
 
     def test_other_plans_are_not_counted(self) -> None:
         lake = Lake()

@@ -2,71 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 
-from maar.block.format import checksum
 from maar.metastore.decide import stores as decisions
 from maar.metastore.leader.store_keeper import StoreKeeper
 from maar.metastore.records.entries import BlocksLost, StoresSet
 from maar.metastore.state import audit
 from maar.metastore.state.state import MetaState
 from maar.model import keys
-from maar.model.block import BlockMeta
 from maar.model.errors import NotFound, Rejected, Unavailable
-from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName, TenantId
+from maar.model.ids import Incarnation, StoreName, TenantId
 from maar.model.stores import StoreSet, StoreSpec, TenantStores, keys_at, stores_of
 from maar.ports.store_removal import RemovedStore
 from maar.ports.stores import stores_of as alone
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake
-from support.lake.several_stores import NamedStore, SeveralStores
+from support.lake.kept_stores import MARKER, Kept
+from support.lake.several_stores import NamedStore
 from support.metastore.copies import EU, MAIN, US, stores
-from support.metastore.fold import INCARNATION, TENANT
+from support.metastore.fold import TENANT
 from support.stores.memory_store import MemoryStore
-
-MARKER = keys.marker(INCARNATION)
-
-
-class Kept(SeveralStores):
-    """With real checksums, so that a drain can read copies again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given = stores(EU)
-        self.keeper = self.new_keeper(lambda: self.given)
-
-    def new_keeper(self, given: Callable[[], StoreSet]) -> StoreKeeper:
-        return StoreKeeper(self, self.stores, self.append, given)
-
-    def step(self, times: int = 1) -> None:
-        for _ in range(times):
-            run_virtually(self.keeper.step())
-
-    def make_output(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
-        made = super().make_output(plan, token, attempt)
-        files = tuple(
-            msgspec.structs.replace(
-                file, size=made.files[0].size, checksum=checksum.of_bytes(b"x" * made.files[0].size)
-            )
-            for file in made.files
-        )
-        return msgspec.structs.replace(made, files=files)
-
-    def replicated(self, first: int = 1) -> BlockMeta:
-        self.step()
-        made = self.block(first)
-        self.copy(made.id, EU)
-        return self.now_of(made.id)
-
-    def marked(self, store: StoreName) -> str | None:
-        try:
-            return MemoryStore.read(self.named[store], MARKER).decode()
-        except NotFound:
-            return None
-
 
 # ── settings ───────────────────────────────────────────────────────────────────────────────────
 

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any, cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maar.model.ids import BlockId
+from maar.model.ids import BlockId, StoreName, TenantId
+from maar.model.stores import NO_STORES
+from maar.model.time import LeaseTime
 from maar.model.token_range import RING, TokenRange
-from maar.services.repair.ranges import VNODES, token_of, vnode_around, vnode_number, vnodes
+from maar.services.repair import rules
+from maar.services.repair.history import (
+    NO_HISTORY,
+    RangeTimes,
+    Repaired,
+    VnodeHistory,
+    extended,
+    range_times,
+)
+from maar.services.repair.ranges import (
+    VNODES,
+    token_of,
+    vnode,
+    vnode_around,
+    vnode_number,
+    vnodes,
+)
 from maar.services.repair.subranges import PIECES_MAX, ExactSizes, subranges, uniform
+from maar.services.rules import Board
 
 SMALL = 40  # tokens around 0, so that wrapping is common
 
@@ -137,3 +159,78 @@ class TestSubranges:
         inside = [size for token, size in blocks if ring or token in told(part)]
         assert sizes(part) == sum(inside)
         assert sizes.blocks(part) == len(inside)
+
+
+# ── a range with more blocks than a session may take ───────────────────────────────────────────
+
+
+NOW = LeaseTime(10**18)
+
+
+class Crowded:
+    """A tenant with a thousand blocks in each range, of which only one is due."""
+
+    stores = NO_STORES
+    number = 7
+
+    def __init__(self) -> None:
+        random, here = Random(7), vnode(self.number)
+        self.tokens = [here.part(0, 1 + random.randrange(here.tokens)).end for _ in range(1000)]
+        self.unpacked: list[int] = []
+        done = {n: VnodeHistory(d := Repaired(vnode(n), NOW), (d,)) for n in range(VNODES)}
+        self.history = done | {self.number: NO_HISTORY}
+
+    def homes_of(self, _tenant: TenantId) -> list[StoreName]:
+        return [StoreName("main")]
+
+    def blocks_of(self, *_: object) -> int:
+        return 1000 * VNODES
+
+    def repair_history(self, *_: object) -> dict[int, VnodeHistory]:
+        return self.history
+
+    def repair_times(self, *_: object, whole_only: bool) -> RangeTimes:
+        return range_times(self.history, whole_only=whole_only)
+
+    def tokens_of(
+        self, _tenant: object, _stores: object, numbers: list[int], within: TokenRange | None
+    ) -> list[tuple[int, int]]:
+        assert numbers == [self.number]
+        assert within is not None
+        found = [(token, 1) for token in self.tokens if token in within]
+        self.unpacked.append(len(found))
+        return found
+
+    def repair(self, part: TokenRange) -> None:
+        known = self.history[self.number]
+        self.history[self.number] = extended(known, vnode(self.number), Repaired(part, NOW))
+
+
+@pytest.mark.parametrize("size_target", [1 << 40, 5])
+def test_a_range_with_more_blocks_than_a_session_may_take_is_repaired_in_parts(
+    size_target: int,
+) -> None:
+    """The leader unpacks the blocks of a session twice, between requests."""
+    board = Crowded()
+    read: list[int] = []
+    for _ in range(20):
+        states = [
+            each
+            for each in rules.range_states(
+                cast(Board, board), TenantId("acme"), size_target, before=NOW
+            )
+            if each.repaired_at < NOW
+        ]
+        if not states:
+            break
+        for each in states:
+            read += [token for token in board.tokens if token in each.tokens]
+            board.repair(each.tokens)
+    assert sorted(read) == sorted(board.tokens), "each block is read once"
+    assert max(board.unpacked) < 1.5 * rules.PART_BLOCKS_MAX
+
+
+def test_without_a_target_ranges_are_never_cut() -> None:
+    board = Crowded()
+    (only,) = rules.range_states(cast(Any, board), TenantId("acme"), 0, before=NOW)
+    assert only.tokens == vnode(board.number)

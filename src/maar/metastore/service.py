@@ -33,6 +33,7 @@ from maar.model.errors import NotLeading, Rejected, Retryable, Unavailable
 from maar.model.ids import BlockId, NodeId, PlanId, StoreName, TenantId, Zone
 from maar.model.plan import JobId, Plan
 from maar.model.predicate import DeletionRequest, Mask
+from maar.model.repair import RepairType
 from maar.model.ring import Ring
 from maar.model.schedule import Alarm, RunPolicy, ScheduleRule
 from maar.model.time import LeaseTime, WallTime
@@ -273,13 +274,17 @@ class MetastoreService(Replica, LocalPort):
         )
 
     async def repairs(self, *, tenant: str = "") -> RepairsStatus:
-        current = await self._current()
-        return repairs_told.status(current.state, tenant=tenant, now=current.now())
+        """By the leader: it knows which stores are down."""
+        term = await self._confirmed_leader()
+        return repairs_told.status(term.leader.state, tenant=tenant, at=term.moment())
 
     async def ask_repair(self, job: JobId, *, wanted: bool, dry_run: bool) -> RepairTold:
         repairs.check(job)
         if dry_run:
-            return repairs_told.dry_run((await self._current()).state, job)
+            state, ranges = (await self._current()).state, 0
+            if job.type == RepairType.VNODE:
+                ranges = await asyncio.to_thread(repairs_told.to_read(state, job).ranges)
+            return repairs_told.dry_run(state, job, ranges)
         return await (await self._leader()).command(
             lambda state, _: repairs.ask_entries(state, job, wanted=wanted),
             lambda effects, state: repairs_told.after(effects, state, job),

@@ -30,6 +30,7 @@ from maar.model.refusal import Refusal
 from maar.model.schedule import Schedule
 from maar.model.stores import StoreSet
 from maar.model.time import LeaseTime, WallTime
+from maar.model.token_range import TokenRange
 from maar.services.repair.history import RangeTimes, VnodeHistory
 
 Listed = TypeVar("Listed", covariant=True)
@@ -142,10 +143,14 @@ class RepairBoard(Protocol):
         ...
 
     def tokens_of(
-        self, tenant: TenantId, stores: tuple[StoreName, ...], vnodes: Collection[int]
+        self,
+        tenant: TenantId,
+        stores: tuple[StoreName, ...],
+        vnodes: Collection[int],
+        within: TokenRange | None = None,
     ) -> Iterator[tuple[int, int]]:
-        """Token and bytes of the tenant's blocks in these ranges that exactly these stores should
-        hold.
+        """Token and bytes of the tenant's blocks in these ranges, or in a part of them, that
+        exactly these stores should hold.
         """
         ...
 

@@ -32,6 +32,7 @@ LEAVES = "the store leaves"
 UNWANTED = "the tenant does not want copies in this store any more"
 LOST = "the store was given up as lost"
 WIPED = "the store lost its marker, and this copy with it"
+NO_DAMAGE = frozenset({LEAVES, UNWANTED, LOST})  # why a copy may end that was whole
 TOMBSTONES_AT_ONCE = 1_000  # in an entry
 
 

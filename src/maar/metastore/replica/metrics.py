@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Sequence
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -34,7 +35,7 @@ from maar.metastore.state.state import MetaState, sizes
 from maar.metastore.views import reads
 from maar.metastore.views.alarms import every_alarm
 from maar.metastore.views.last_hour import LastHour
-from maar.model.ids import block_time_ns
+from maar.model.ids import PlanId, block_time_ns
 from maar.model.schedule import AlarmLevel
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.operator import LevelStatus, ZoneStatus
@@ -76,7 +77,10 @@ class MetastoreMetrics:
             "dead_attempts", "Ended attempts that have left objects to be rolled back"
         )
         self.rollbacks = gauge("pending_rollbacks", "Rollbacks that wait to be executed")
-        self.alarms = gauge("alarms", "Alarms that are not over", "level")
+        self.alarms = gauge("alarms", "Alarms that are not over", "kind", "level")
+        self.sessions = counter(
+            "sessions_total", "Sessions of the schedule that have ended", "kind", "successful"
+        )
         self.alarms_raised = counter(
             "alarms_raised_total", "Alarms that began or escalated", "level"
         )
@@ -179,6 +183,7 @@ class MetastoreMetrics:
                 case Refused():
                     self.refusals.labels(effect.why.name.lower()).inc()
                 case AttemptEnded():
+                    self._count_session(effect.plan, state, successful="no")
                     counted = "yes" if effect.counted else "no"
                     self.ended.labels(effect.end.name.lower(), counted).inc()
                 case Leased():
@@ -203,10 +208,16 @@ class MetastoreMetrics:
                 case _:
                     pass
 
+    def _count_session(self, session: PlanId, state: MetaState, *, successful: str) -> None:
+        plan = state.finished.get(session) or state.plans.get(session)
+        if plan is not None and plan.job is not None:
+            self.sessions.labels(plan.kind, successful).inc()
+
     def _count_completed(self, effect: Completed, state: MetaState) -> None:
         plan = state.finished.get(effect.plan)
         if plan is None or effect.again:
             return
+        self._count_session(effect.plan, state, successful="yes")
         self.completed.labels(plan.kind).inc()
         if not state.kinds[plan.kind].takes_fresh(plan.key):
             return
@@ -234,9 +245,10 @@ class MetastoreMetrics:
         self.dead.set(len(state.leftovers.dead))
         self.rollbacks.set(len(state.plans.rollbacks))
         self.deletions.set(len(state.predicates))
-        rung = Tally(alarm.level for alarm in every_alarm(state))
-        for level in AlarmLevel:
-            self.alarms.labels(level.name.lower()).set(rung[level])
+        rung = Tally((alarm.id.kind, alarm.level) for alarm in every_alarm(state))
+        scheduled = (kind for kind in state.kinds if state.kinds[kind].scheduled)
+        for kind, level in product(scheduled, AlarmLevel):
+            self.alarms.labels(kind, level.name.lower()).set(rung[kind, level])
         self.deleted.set(state.tally.profiles_deleted)
         self.adopting.set(bool(state.adopting))
         self.adopted.set(state.tally.blocks_adopted)

@@ -11,6 +11,8 @@ from itertools import islice
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from maar.metastore.decide import jobs
+from maar.metastore.decide.stores import NO_DAMAGE
 from maar.metastore.records.effects import (
     AttemptEnded,
     Completed,
@@ -62,7 +64,7 @@ class RepairMetrics:
                     self.bytes.inc(effect.bytes)
                 case CopyAdded():
                     self.copies.inc()
-                case CopyEnded():
+                case CopyEnded() if effect.what not in NO_DAMAGE:
                     self.damaged.inc()
                 case CopiesLost():
                     self.found_lost.inc(len(effect.blocks))
@@ -92,7 +94,7 @@ class RepairMetrics:
         self._observed_at = now
         for gauge in (self.ratio, self.age, self.remaining):
             gauge.clear()
-        for job in islice(repairs.told_jobs(state, now=now), JOBS_MAX):
+        for job in islice(repairs.told_jobs(state, jobs.moment(state, now)), JOBS_MAX):
             whose = (job.tenant, job.type)
             self.ratio.labels(*whose).set(job.percent_repaired / 100.0)
             self.remaining.labels(*whose).set(job.remaining_s)

@@ -135,14 +135,6 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     def meta(self, at: int) -> BlockMeta:
         return unpack(self.row(at))
 
-    def in_vnodes(self, wanted: bytes) -> Iterator[int]:
-        """Which of its blocks are in ranges that `wanted` marks with 1; it has a byte for each."""
-        marks = self.vnodes.translate(wanted)
-        at = marks.find(1)
-        while at >= 0:
-            yield at
-            at = marks.find(1, at + 1)
-
     def whole(self) -> Chunk:
         """The same blocks, all of them in one pack that holds nothing else."""
         if self.pack is not None and self.pack.rows == len(self) and not self.spread:
@@ -497,10 +489,15 @@ class Index:
         """
         chosen = frozenset(numbers)
         wanted = bytes(number in chosen for number in range(VNODES))
+        alone = next(iter(chosen)) if len(chosen) == 1 else None
+        sought = 1 if alone is None else alone
         for shelf in self.tenants.get(tenant, {}).values():
-            for chunk in shelf.chunks:
-                for at in chunk.in_vnodes(wanted):
+            for chunk in shelf.chunks:  # there may be ten thousand: nothing is made for each
+                marks = chunk.vnodes.translate(wanted) if alone is None else chunk.vnodes
+                at = marks.find(sought)
+                while at >= 0:
                     yield chunk, at
+                    at = marks.find(sought, at + 1)
 
     def partitions(self) -> list[Partition]:
         """All partitions, in the order of their keys."""

@@ -3,45 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from maar.metastore.decide import jobs
+from maar.metastore.decide.jobs import Moment
 from maar.metastore.records.effects import Effect, RepairEnded
+from maar.metastore.records.packs import outline
+from maar.metastore.state.index import Chunk
 from maar.metastore.state.repairs import AskedRepair
 from maar.metastore.state.state import MetaState
 from maar.metastore.views.schedule import wall_of
-from maar.model.ids import TenantId
+from maar.model.ids import StoreName, TenantId
 from maar.model.plan import JobId, Plan
 from maar.model.repair import RepairType
+from maar.model.stores import StoreSet, is_copied
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.model.words import span_text
 from maar.ports.repairs import LostBlockTold, RepairJob, RepairsStatus, RepairTold
 from maar.scheduling.status import JobStatus
 from maar.scheduling.status import status as status_word
 from maar.services.repair import rules
-from maar.services.repair.ranges import VNODES
+from maar.services.repair.ranges import token_of, vnodes
 from maar.services.repair.rules import REPAIR, REPAIRING
-from maar.services.repair.subranges import ExactSizes
+from maar.services.repair.subranges import ExactSizes, subranges
 from maar.services.rules import JobState
 
 LOST_TOLD_MAX = 100
 
 
-def status(state: MetaState, *, tenant: str, now: LeaseTime) -> RepairsStatus:
+def status(state: MetaState, *, tenant: str, at: Moment) -> RepairsStatus:
     lost = [
         LostBlockTold(block, each.tenant, each.what)
         for block, each in state.repairs.lost.items()
         if block in state.blocks and tenant in ("", each.tenant)
     ]
-    return RepairsStatus(
-        tuple(told_jobs(state, now=now, tenant=tenant)), tuple(lost[:LOST_TOLD_MAX])
-    )
+    return RepairsStatus(tuple(told_jobs(state, at, tenant=tenant)), tuple(lost[:LOST_TOLD_MAX]))
 
 
-def told_jobs(state: MetaState, *, now: LeaseTime, tenant: str = "") -> Iterator[RepairJob]:
+def told_jobs(state: MetaState, at: Moment, *, tenant: str = "") -> Iterator[RepairJob]:
     """One after the other, as far as they are asked for."""
     for job in every_job(state):
         if tenant in ("", job.tenant):
-            yield _told(state, job, now=now)
+            yield _told(state, job, at)
 
 
 def every_job(state: MetaState) -> Iterator[JobId]:
@@ -59,9 +62,9 @@ def percent_copied(state: MetaState, tenant: TenantId) -> float:
     return 100.0 * whole.bytes / whole.all_bytes if whole.all_bytes else 100.0
 
 
-def _told(state: MetaState, job: JobId, *, now: LeaseTime) -> RepairJob:
-    at = jobs.moment(state, now)
-    known = jobs.look(state, job, jobs.Rules(), now)
+def _told(state: MetaState, job: JobId, at: Moment) -> RepairJob:
+    now = at.now
+    known = jobs.look(state, job, jobs.Rules(), now, down=at.down)
     found = known.found if known is not None else JobState(job, now, nothing="it has no blocks")
     percent, since, done, ranges = percent_copied(state, job.tenant), found.last_success, 0, 0
     if job.type == RepairType.VNODE:
@@ -115,21 +118,53 @@ def _why(
 # ── one that somebody asked for ────────────────────────────────────────────────────────────────
 
 
-def dry_run(state: MetaState, job: JobId) -> RepairTold:
-    """What a repair would read now, without reading it."""
-    if job.type == RepairType.INCREMENTAL:
-        metas = [state.blocks.get(block) for block in state.to_copy(job.tenant)]
-        outcome = "would_run" if metas else "nothing_to_do"
-        size = sum(meta.size for meta in metas)
-        return RepairTold(job, outcome, blocks=len(metas), bytes=size)
-    target = REPAIRING.default_schedule(state.policy, job).size_target
-    ranges = sum(1 for _ in rules.range_states(state, job.tenant, target))
-    sizes = [
-        (ExactSizes(state.tokens_of(job.tenant, stores, range(VNODES))), len(stores))
-        for stores in rules.store_sets(state, job.tenant)
-    ]
-    blocks = sum(each.total_blocks for each, _ in sizes)
-    size = sum(each.total_bytes * copies for each, copies in sizes)
+class ToRead(NamedTuple):
+    """What the ranges of a repair are counted from, in a thread: there may be a million blocks."""
+
+    chunks: list[Chunk]  # immutable
+    tenant: TenantId
+    stores: StoreSet
+    sets: tuple[tuple[StoreName, ...], ...]
+    target: int  # bytes of a range
+
+    def ranges(self) -> int:
+        """How many parts a full repair has."""
+        found: dict[tuple[StoreName, ...], list[tuple[int, int]]] = {each: [] for each in self.sets}
+        for chunk in self.chunks:
+            for meta in map(outline, chunk.packed):
+                wanted = self.stores.wanted(self.tenant, meta.store)
+                if is_copied(meta) and wanted in found:
+                    found[wanted].append((token_of(meta.id), meta.size))
+        return sum(
+            sum(1 for _ in subranges(whole, target=self.target, size_of=sizes))
+            for sizes in map(ExactSizes, found.values())
+            for whole in vnodes()
+        )
+
+
+def to_read(state: MetaState, job: JobId) -> ToRead:
+    shelves = state.blocks.tenants.get(job.tenant, {}).values()
+    return ToRead(
+        [chunk for shelf in shelves for chunk in shelf.chunks],
+        job.tenant,
+        state.stores,
+        tuple(rules.store_sets(state, job.tenant)),
+        REPAIRING.default_schedule(state.policy, job).size_target,
+    )
+
+
+def dry_run(state: MetaState, job: JobId, ranges: int = 0) -> RepairTold:
+    """What a repair would read now, without reading it; from sums."""
+    copies, blocks, size = state.blocks.copies, 0, 0
+    for held, total in copies.sums.items():
+        if held.tenant != job.tenant:
+            continue
+        if job.type == RepairType.VNODE:
+            blocks += total.blocks
+            size += total.bytes * len(state.stores.wanted(held.tenant, held.home))
+        elif copies.missing(held):
+            blocks += total.blocks
+            size += total.bytes
     outcome = "would_run" if blocks else "nothing_to_do"
     return RepairTold(job, outcome, ranges=ranges if blocks else 0, blocks=blocks, bytes=size)
 

@@ -29,13 +29,14 @@ from maar.model.schedule import LockLevel, Schedule, region_resource, store_reso
 from maar.model.time import DAY_NS, LeaseTime
 from maar.model.token_range import RING, TokenRange
 from maar.services.repair.groups import NEVER, GroupFactory, RangeState, RepairGroup, by_stores
-from maar.services.repair.history import NO_HISTORY, repaired_at
+from maar.services.repair.history import NO_HISTORY, VnodeHistory, repaired_at
 from maar.services.repair.ranges import VNODES, vnode
-from maar.services.repair.subranges import ExactSizes, subranges
+from maar.services.repair.subranges import ExactSizes, subranges, uniform
 from maar.services.rules import NO_SHARD, Board, JobState, KindRules, PlanScope
 
 REPAIR = PlanKind("repair")
 SESSION_BLOCKS_MAX = 256  # of a vnode session, about: the leader unpacks them between requests
+PART_BLOCKS_MAX = 128  # of a range with more than that, in one session
 SESSION_RANGES_MAX = 1_000
 INCREMENTAL_BLOCKS_MAX = 500  # of one task
 SIZE_TARGET = 8 << 30  # bytes of a task, in one store
@@ -306,26 +307,46 @@ def store_sets(board: Board, tenant: TenantId) -> Iterator[tuple[StoreName, ...]
 
 
 def range_states(
-    board: Board, tenant: TenantId, size_target: int, *, before: LeaseTime | None = None
+    board: Board, tenant: TenantId, size_target: int, *, before: LeaseTime
 ) -> Iterator[RangeState]:
-    """The ranges of a tenant, divided to the target; each with the time of its last repair.
-
-    All of them, or, of each set of stores, the oldest that were last repaired before a time, as
-    many as one session may take: of all others no block is looked at.
+    """Of each set of stores the oldest ranges of a tenant that were last repaired before a time, as
+    many as one session may take, divided to the target; each with the time of its last repair. Of
+    all others no block is looked at.
     """
     for stores in store_sets(board, tenant):
         known = board.repair_history(tenant, stores)
-        numbers: Collection[int] = range(VNODES)
-        if before is not None:
-            times = board.repair_times(tenant, stores, whole_only=not size_target).times
-            oldest = _oldest_first(times, before=before)
-            numbers = oldest[: max(1, SESSION_BLOCKS_MAX // _in_a_vnode(board, tenant, stores))]
-        sizes = ExactSizes(board.tokens_of(tenant, stores, numbers)) if size_target else None
+        times = board.repair_times(tenant, stores, whole_only=not size_target).times
+        oldest = _oldest_first(times, before=before)
+        if not oldest:
+            continue
+        blocks = _in_a_vnode(board, tenant, stores)
+        numbers = oldest[: max(1, SESSION_BLOCKS_MAX // blocks)]
+        within = None
+        if size_target and blocks > SESSION_BLOCKS_MAX:
+            within = _oldest_part(known.get(numbers[0], NO_HISTORY), numbers[0], blocks)
+        sizes = None
+        if size_target:
+            sizes = ExactSizes(board.tokens_of(tenant, stores, numbers, within))
         for number in numbers:
             history, whole = known.get(number, NO_HISTORY), vnode(number)
-            for part in _pieces(whole, size_target, sizes):
+            for part in _pieces(within or whole, size_target, sizes):
                 at = repaired_at(history, part, whole, whole_only=not size_target)
                 yield RangeState(part, stores, NEVER if at is None else at)
+
+
+def _oldest_part(history: VnodeHistory, number: int, blocks: int) -> TokenRange:
+    """Of a range with more blocks than a session may take, a part with about as many: the one that
+    was not repaired for longest.
+    """
+    whole = vnode(number)
+    even = uniform(blocks, tokens=whole.tokens)
+    parts = subranges(whole, target=PART_BLOCKS_MAX, size_of=even)
+
+    def age(part: TokenRange) -> LeaseTime:
+        at = repaired_at(history, part, whole, whole_only=False)
+        return NEVER if at is None else at
+
+    return min(parts, key=age)
 
 
 def _oldest_first(times: Sequence[LeaseTime | None], *, before: LeaseTime) -> list[int]:
