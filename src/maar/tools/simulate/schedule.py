@@ -63,6 +63,7 @@ class Scene(msgspec.Struct, frozen=True):
     days: float = 1.0
     stopped_from_day: float = 0.0  # all jobs are paused from then …
     stopped_until_day: float = 0.0  # … until then
+    wide: int = 0  # the first so many tenants need every store
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -154,7 +155,7 @@ class Simulation:
         self._running: list[tuple[int, int, Leased]] = []  # by their end
         self._sessions = self._alarms = 0
         self._ever_late: set[JobId] = set()
-        self._latest = 0.0
+        self._latest = self._held_s = 0.0
         for entry in (Genesis(Incarnation("51100000")), TermStarted(1, "one"), PolicySet(Policy())):
             self._put(entry)
 
@@ -174,11 +175,10 @@ class Simulation:
                 samples.append(self._sample())
             upto = min([end, *pause[:1], len(samples) * step, *self._next()])
             self._now = LeaseTime(max(upto, self._now + SECOND_NS))
-        held_s = self._sessions * scene.work_s * scene.copies
         return ScheduleReport(
             scene,
             self._sessions,
-            held_s / (scene.stores * scene.days * 86_400),
+            self._held_s / (scene.stores * scene.days * 86_400),
             self._latest,
             len(self._ever_late),
             self._alarms,
@@ -237,14 +237,16 @@ class Simulation:
     def _begin(self, lease: Leased) -> None:
         self._put(PlansStarted((Start(lease.plan, lease.token),)))
         self._sessions += 1
+        plan = self._state.plans[lease.plan]
+        self._held_s += self._scene.work_s * len(plan.resources)
         ends = self._now + int(self._scene.work_s * SECOND_NS)
         heappush(self._running, (ends, self._sessions, lease))
 
     def _next(self) -> Iterator[int]:
         """When something may change."""
         yield from (end for end, _, _ in self._running[:1])
-        due = [known.due_at for known in self._book.known.values() if known.due_at > self._now]
-        yield from sorted(due)[:1]
+        due = (known.due_at for known in self._book.known.values() if known.due_at > self._now)
+        yield from (first for first in [min(due, default=None)] if first is not None)
 
     def _sample(self) -> Sample:
         at, states = self._moment(), Counter[str]()
@@ -274,7 +276,7 @@ def _jobs(scene: Scene) -> Iterator[tuple[JobId, tuple[str, ...]]]:
     names = [StoreName(f"s{number}") for number in range(scene.stores)]
     sets = list(combinations(names, scene.copies))
     for number in range(scene.tenants):
-        stores = sets[number * 7 % len(sets)]
+        stores = names if number < scene.wide else sets[number * 7 % len(sets)]
         job = JobId(TenantId(f"t{number:04}"), KIND)
         yield job, tuple(sorted(store_resource(store) for store in stores))
 

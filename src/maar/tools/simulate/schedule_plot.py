@@ -25,6 +25,7 @@ DPI = 80
 
 
 def draw(report: ScheduleReport, path: Path) -> None:
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     scene = report.scene
@@ -47,4 +48,6 @@ def draw(report: ScheduleReport, path: Path) -> None:
     axes.set_xlim(times[0], times[-1])
     axes.set_ylim(0, scene.tenants)
     axes.legend(loc="lower left", fontsize=8, ncols=5, bbox_to_anchor=(0, -0.38), frameon=False)
-    figure.savefig(path, dpi=DPI)
+    of_kind = {"Date": None} if path.suffix == ".svg" else None
+    with rc_context({"svg.hashsalt": "maar", "svg.fonttype": "none"}):  # the same file every time
+        figure.savefig(path, dpi=DPI, metadata=of_kind)
