@@ -20,7 +20,7 @@ from maar.model.token_range import TokenRange
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.stores import StorePlace, StorePlaces, Stores
 from maar.services.repair.rules import REPAIR, key_of
-from maar.services.repair.run import run
+from maar.services.repair.run import _Task, run
 from support.lake.block_plans import INCARNATION, TENANT, WALL_NS, Bench, raw_profile
 from support.load.pprof_scramble import random_profile
 from support.stores.memory_store import MemoryStore
@@ -124,10 +124,14 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def block(world: World, tmp_path: Path) -> BlockMeta:
+def bench(world: World, tmp_path: Path) -> Bench:
     scratch = tmp_path / "compacting"
     scratch.mkdir()
-    bench = Bench(world.of[MAIN], scratch)
+    return Bench(world.of[MAIN], scratch)
+
+
+@pytest.fixture
+def block(bench: Bench) -> BlockMeta:
     segment = bench.segment([raw_profile(random_profile(Random(number))) for number in range(3)])
     (made,) = bench.compact([segment]).outputs
     return made
@@ -450,6 +454,38 @@ class TestIncremental:
 
 
 class TestWrites:
+    @pytest.mark.parametrize("copied", [False, True])
+    def test_a_source_that_vanishes_meanwhile_costs_no_other_block_its_copy(
+        self,
+        world: World,
+        block: BlockMeta,
+        bench: Bench,
+        monkeypatch: pytest.MonkeyPatch,
+        copied: bool,
+    ) -> None:
+        """It was replaced, and its objects were deleted, after it had been read."""
+        segment = bench.segment([raw_profile(random_profile(Random(9)))])
+        (other,) = bench.compact([segment]).outputs
+        if copied:
+            block = with_copies(block, world.repair(block, wanted=(MAIN, US)))
+        fetch = _Task._fetched
+        deleted: list[str] = []
+
+        def delete_then_fetch(task: _Task, meta: BlockMeta, *given: object) -> dict[str, Path]:
+            if meta.id == block.id and not deleted:
+                deleted.append(drop(world, block, MAIN))
+            return fetch(task, meta, *given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(_Task, "_fetched", delete_then_fetch)
+        wanted = (EU, MAIN, US) if copied else (EU, MAIN)
+        result = world.repair(block, other, wanted=wanted)
+        made = {(each.block, each.store) for each in result.copies}
+        assert (other.id, EU) in made
+        assert [each.block for each in result.lost] == ([] if copied else [block.id])
+        if copied:
+            assert made >= {(block.id, EU), (block.id, MAIN)}
+            assert [each.store for each in result.ended if each.block == block.id] == [MAIN]
+
     def test_a_lost_lease_stops_it_before_the_next_write(
         self, world: World, block: BlockMeta
     ) -> None:

@@ -76,6 +76,10 @@ def load() -> None:
     """All that it needs is imported above."""
 
 
+class _WentBad(Corrupt):
+    """A file was whole a moment ago."""
+
+
 class _Task:
     """The blocks of one part, one after the other."""
 
@@ -106,7 +110,17 @@ class _Task:
         self._suspects = frozenset(plan.repair.suspects)
 
     def repair(self, meta: BlockMeta, wanted: tuple[StoreName, ...]) -> None:
-        """Read its copies, and make those that are missing or damaged where they are wanted."""
+        """Read its copies, and make those that are missing or damaged where they are wanted.
+
+        A source that went bad since it was read, most likely because the block was replaced and
+        deleted meanwhile, must not cost the other blocks of the session: its copies are read again.
+        """
+        try:
+            self._repair(meta, wanted)
+        except _WentBad:
+            self._repair(meta, wanted)
+
+    def _repair(self, meta: BlockMeta, wanted: tuple[StoreName, ...]) -> None:
         self._guard()
         held = stores_of(meta)
         every = self._thorough or meta.id in self._suspects
@@ -128,7 +142,8 @@ class _Task:
                 if table not in wrong:
                     sources.setdefault(table, name)
         if len(sources) < len(tables):
-            self._despair(meta.id, held, bad)
+            if not self._made_of(meta.id):
+                self._despair(meta.id, held, bad)
             return
         whole = any(name not in bad for name in sources.values())
         wrong_here = {at: bad[at] for at in bad if at in wanted}
@@ -195,14 +210,21 @@ class _Task:
         be bad in different files, so that only together they are whole: none of them ends then
         before a new one is there, whatever a store that is away may hold.
         """
+        made = self._made_of(meta.id)
         for name in (*lacking, *bad):
+            if name in made:
+                continue
             try:
                 self._copy(meta, sources, name)
                 whole = True
             except Retryable as error:
                 self._miss(name, error)
-        if whole:
+        if whole or made:
             self.ended += (CopyBad(meta.id, name, what) for name, what in bad.items())
+
+    def _made_of(self, block: BlockId) -> set[StoreName]:
+        """Where this task has made a copy already."""
+        return {each.store for each in self.made if each.block == block}
 
     def _copy(self, meta: BlockMeta, sources: dict[str, StoreName], to: StoreName) -> None:
         target = self._stores.named(to)
@@ -231,7 +253,9 @@ class _Task:
             if path is None:
                 path = self._work / f"{meta.id}-{file.table}"
                 if what := self.check.file(store, file, at.key, into=path):
-                    raise Corrupt(f"A copy in store {name} went bad: {at.key} {what}.")
+                    raise _WentBad(f"A copy in store {name} went bad: {at.key} {what}.")
+            elif not path.exists():
+                raise _WentBad(f"A copy in store {name} has vanished: {at.key}.")
             found[file.table] = path
         return found
 
