@@ -16,6 +16,7 @@ from maar.metastore.records.entries import (
     AttemptFenced,
     BlocksExpired,
     PinsTaken,
+    PlanCompleted,
     StoresSet,
     TombstonesEnded,
 )
@@ -24,6 +25,8 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading
 from maar.model.ids import BlockId, StoreName
+from maar.model.plan import REPAIR, Account, PlanResult
+from maar.model.repair import RangeResult
 from maar.model.stores import StoreSet, StoreSpec, keys_at, stores_of
 from maar.model.time import LeaseTime
 from maar.ports.object_store import StoreSettings
@@ -183,6 +186,8 @@ def test_a_bad_copy_goes_only_while_another_one_is_there() -> None:
     lake.clean()
     assert not lake.holds(EU, had)
     assert everything(lake, EU) == set()
+    lake.fold.put(AttemptFenced(lake.repair.plan, lake.repair.token, "its worker died"))
+    list(sweeps(lake))
     assert everything(lake, EU, "attempts/") == set()
 
 
@@ -332,6 +337,43 @@ def test_what_a_task_announced_in_a_store_is_swept_there_and_a_listed_copy_stays
     assert leftovers.unlisted_keys(lake.state, written, EU) == []
     assert leftovers.unlisted_keys(lake.state, written, US) == list(written)
     assert leftovers.unlisted_keys(lake.state, written) == []
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_a_copy_that_was_refused_is_swept_though_another_of_the_same_task_went(
+    ends_first: bool,
+) -> None:
+    """Only the intents of the task say what it wrote, so they stay until its last sweep."""
+    lake = SeveralStores()
+    want(lake.fold, EU)
+    one, two = lake.block(1), lake.block(4)
+    plan, token = lake.repair.plan, lake.repair.token
+    entry = lake.repair.entry((one.id, EU), (two.id, EU), attempt="both")
+    written: list[str] = []
+    for ordinal, made in enumerate(entry.copies):
+        files = [key for _, key in made.files]
+        written = [*files, keys.manifest_of(files[0])]
+        intent = keys.intent(plan=plan, token=token, attempt="both", ordinal=ordinal)
+        lake.named[EU].create(intent, "\n".join(written).encode())
+        for key in written:
+            lake.named[EU].create(key, b"x" * one.files[0].size)
+    lake.fold.put(msgspec.structs.replace(entry, copies=entry.copies[:1]))
+    copied, refused = lake.now_of(one.id), set(written)
+    merged = lake.merge((copied, two))
+    if ends_first:
+        nothing = PlanResult(REPAIR, (), Account(0, 0, 0), repaired=RangeResult(tokens=None))
+        lake.fold.put(PlanCompleted(plan, token, nothing))
+        assert plan not in lake.state.plans
+        lake.repair = Repairing(lake.fold)
+    lake.copy(merged.id, EU)
+    lake.clean()
+    assert not lake.holds(EU, copied)
+    assert refused < everything(lake, EU)
+    if not ends_first:
+        lake.fold.put(AttemptFenced(plan, token, "its worker died"))
+    list(sweeps(lake))
+    now = lake.now_of(merged.id)
+    assert everything(lake, EU) == {*keys_at(now, EU), *map(keys.manifest_of, keys_at(now, EU))}
 
 
 def test_what_waits_for_a_store_is_no_leftover() -> None:

@@ -13,14 +13,16 @@ from itertools import islice
 from typing import NamedTuple
 
 from maar.metastore.fold import copies, retirement
+from maar.metastore.records.entries import AttemptKey
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.retired import Cause
-from maar.metastore.state.state import MetaState
+from maar.metastore.state.state import ANY_STORE, MetaState
 from maar.metastore.state.tombstones import NO_BLOCK, Buried
 from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, File, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId, StoreName
+from maar.model.plan import REPAIR
 from maar.model.stores import stores_of
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectStore, exists
@@ -44,6 +46,7 @@ class Removal:
     store: StoreName | None = None  # None: that of the deleter
     stay: tuple[StoreName, ...] = ()  # stores from which their copies may not go yet
     copy: tuple[str, ...] = ()  # or the objects of a single copy, whose block lives on
+    spared: frozenset[str] = frozenset()  # beginnings of intents that are needed further
 
     def ids(self) -> tuple[BlockId, ...]:
         return tuple(meta.id for meta in self.blocks)
@@ -97,7 +100,8 @@ def _by_store(state: MetaState, some: tuple[BlockMeta, ...]) -> Iterator[Removal
     stay = tuple(store for store in held if store not in ready)
     for store in ready:
         successors = _successors(state, first, retired.outputs, store, retired.cause)
-        yield Removal(some, tuple(successors), doubt, store, stay)
+        spared = _spared(state, (key for meta in some for key in _files(meta, store)))
+        yield Removal(some, tuple(successors), doubt, store, stay, spared=spared)
     if not ready:
         yield Removal(some, (), doubt, None, stay)
 
@@ -132,13 +136,35 @@ def tombstones(
         if one.packed == NO_BLOCK:
             beside = keys.objects_beside(buried.key, TABLES)
             others = tuple(_known(state, one.block))
-            found.append(DueTombstone(buried.key, Removal((), others, "", store, copy=beside)))
+            spared = _spared(state, beside)
+            removal = Removal((), others, "", store, copy=beside, spared=spared)
+            found.append(DueTombstone(buried.key, removal))
             continue
         meta = unpack(one.packed)
         if copies.may_leave(state, meta, one.outputs, store, one.cause):
             successors = tuple(_successors(state, meta, one.outputs, store, one.cause))
-            found.append(DueTombstone(buried.key, Removal((meta,), successors, "", store)))
+            spared = _spared(state, _files(meta, store))
+            removal = Removal((meta,), successors, "", store, spared=spared)
+            found.append(DueTombstone(buried.key, removal))
     return found
+
+
+def _spared(state: MetaState, written: Iterable[str]) -> frozenset[str]:
+    """The intents of repairs whose last sweep is still to come. Of what a repair announced, only
+    some may have become copies; what was refused is known by the intents alone.
+    """
+    found = set()
+    for key in written:
+        named = keys.output_name(key)
+        if named is not None and _is_open_repair(state, AttemptKey(named.plan, named.token)):
+            found.add(keys.intents_of(key))
+    return frozenset(found)
+
+
+def _is_open_repair(state: MetaState, attempt: AttemptKey) -> bool:
+    plan, ended = state.plans.get(attempt.plan), state.leftovers.get(attempt)
+    under_way = plan is not None and plan.kind == REPAIR
+    return under_way or (ended is not None and ended.store == ANY_STORE)
 
 
 def _successors(
@@ -194,10 +220,12 @@ def _files(meta: BlockMeta, store: StoreName | None) -> Iterator[str]:
 
 
 def _intents(store: ObjectStore, removal: Removal) -> Iterator[str]:
-    """The outputs that they announced are known: none of them is a leftover."""
+    """The outputs that they announced are known, or spared: none of them is a leftover."""
     files = (key for meta in removal.blocks for key in _files(meta, removal.store))
     announced = filter(keys.output_name, (*files, *removal.copy))  # not the segments of writers
     for prefix in dict.fromkeys(map(keys.intents_of, announced)):
+        if prefix in removal.spared:
+            continue
         yield from (intent.key for intent in store.list(prefix))
 
 
