@@ -12,8 +12,10 @@ import pytest
     ("module", "spared"),
     [
         ("maar.app.processes.supervisor", {"pyspark", "numba", "pyarrow", "httpx"}),
-        ("maar.app.roles.metastore", {"pyspark", "numba", "duckdb"}),
-        ("maar.app.roles.worker", {"numba", "pyarrow", "duckdb"}),
+        ("maar.app.roles.metastore", {"pyspark", "numba", "duckdb", "uvicorn", "starlette"}),
+        ("maar.app.roles.worker", {"numba", "pyarrow", "duckdb", "uvicorn", "starlette"}),
+        ("maar.app.roles.query", {"pyspark", "uvicorn", "starlette"}),
+        ("maar.app.roles.front", {"pyspark", "duckdb"}),
     ],
 )
 def test_a_process_does_not_load_what_only_others_need(module: str, spared: set[str]) -> None:

@@ -1,29 +1,62 @@
-"""The parent of the processes in which tasks run: it loads once what plans need, then they fork.
+"""PySpark's daemon, from which the processes of tasks are forked, with all that tasks need loaded.
 
-Spark starts it as `python -m maar.runner.daemon`, in place of its own `pyspark.daemon`. A process
-of a slot, also one that follows a killed one, then begins with everything loaded, and shares that
-memory with the others.
+What is loaded before the fork is in memory once, however many tasks run at once, and the first task
+of a process does not wait for it. A fork copies one thread only, so nothing that is loaded here may
+start another: libraries that would are told not to. Should one do so all the same, or not load at
+all, the daemon is PySpark's own, and every process loads what it needs.
 """
 
 from __future__ import annotations
 
 import gc
-import logging
+import os
+import sys
+from pathlib import Path
 
-from pyspark.daemon import manager
-
-from maar.services import runs
-
-log = logging.getLogger("maar.spark")
+# Before the libraries that read them are imported.
+ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's; tasks do no linear algebra
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 
 def main() -> None:
+    os.environ.update({**ONE_THREAD, **os.environ})  # noqa: TID251  # libraries read it
+    from pyspark import daemon
+
+    if not _loads_without_threads():
+        os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
+    gc.collect()
+    gc.freeze()  # a collection in a task would write to, and so copy, all that is shared
+    daemon.manager()
+
+
+def _loads_without_threads() -> bool:
+    said = os.dup(1)  # Spark reads the daemon's port from there, and nothing else may be written
+    os.dup2(2, 1)
     try:
+        from pyspark import worker  # noqa: F401  # which every process would import
+
+        from maar.services import runs
+
         runs.load()
-    except Exception as error:  # noqa: BLE001  # the task that warms up meets it too, and can answer
-        log.warning("plans are loaded in every process of Spark, not once cause=%s", error)
-    gc.freeze()  # else the first collection of a child copies these pages
-    manager()
+    except Exception as error:  # noqa: BLE001  # whatever it is, the task that needs it says so
+        sys.stderr.write(f"not loaded before tasks are forked: {error}\n")
+        return False
+    finally:
+        sys.stdout.flush()
+        os.dup2(said, 1)
+        os.close(said)
+    threads = threads_of_this_process()
+    if threads > 1:
+        sys.stderr.write(f"nothing is loaded before tasks are forked: {threads} threads run\n")
+    return threads == 1
+
+
+def threads_of_this_process() -> int:
+    """All of them, not only Python's."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else 2  # who knows: load nothing
 
 
 if __name__ == "__main__":

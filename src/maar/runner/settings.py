@@ -34,7 +34,10 @@ class SparkSettings(Struct, frozen=True, kw_only=True):
     """`off`, `error`, `warn`, `info` or `debug`."""
     python: str = ""
     """The interpreter of the tasks; empty: this one."""
-    java_options: str = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    """Options of the JVM."""
+    java_options: str = (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms32m -Xmn16m "
+        "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -Xss512k"
+    )
+    """Options of the JVM. The heap begins small and gives back what it does not need."""
     conf: tuple[str, ...] = ()
     """More of Spark's own settings, each `spark.name=value`."""

@@ -26,6 +26,7 @@ from maar.model.plan import LeasedPlan, PlanResult
 from maar.model.trouble import Trouble
 from maar.ports.object_store import StoreSettings
 from maar.ports.stores import OpenStore, StorePlaces, Stores
+from maar.runner.give_back import give_back
 from maar.runner.lifeline import hold_lifeline
 from maar.runner.scratch import WorkerScratch
 from maar.services.runs import CarryOut, Noted
@@ -84,6 +85,7 @@ def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut | CarryShare
             log.exception("task failed plan=%s token=%s", task.plan.id, task.plan.token)
         at_fault = not isinstance(error, _NOT_OWN)
         answer = TaskFailed(sentence(error), plan_at_fault=at_fault, troubles=tuple(troubles))
+    give_back()
     return msgspec.msgpack.encode(answer)
 
 

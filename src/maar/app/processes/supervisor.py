@@ -255,6 +255,7 @@ class Supervisor:
             start_new_session=True,
             env={
                 **compiled_code(self._settings.data_dir),
+                "MALLOC_ARENA_MAX": "2",  # else every thread keeps what it has freed
                 **os.environ,
                 "GRPC_ENABLE_FORK_SUPPORT": "0",
                 "PYTHONUNBUFFERED": "1",

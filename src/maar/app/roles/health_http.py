@@ -8,12 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry
-from starlette.applications import Starlette
 
-from maar.api.health import health_routes
-from maar.api.settings import ApiSettings
-from maar.app.http.gate import Gate
-from maar.app.http.server import HttpServer
 from maar.app.roles.wiring import RoleStatus
 
 DRAIN_S = 0.2
@@ -27,6 +22,14 @@ async def serve_health(
     if listener is None:
         yield
         return
+    # Import late: in `maar serve` only the front serves HTTP, and others can spare the memory.
+    from starlette.applications import Starlette
+
+    from maar.api.health import health_routes
+    from maar.api.settings import ApiSettings
+    from maar.app.http.gate import Gate
+    from maar.app.http.server import HttpServer
+
     http = HttpServer(
         Starlette(routes=health_routes([registry], lambda _duty: told.ready(), _nothing_more)),
         drain_s=DRAIN_S,
