@@ -129,7 +129,11 @@ class Inputs:
 
     def _merged(self, groups: Sequence[Sequence[BlockMeta]]) -> list[BlockMeta]:
         results = self._bare([synthetic.leased(group) for group in groups])
-        return [meta for result in results for meta in result.outputs]
+        return [
+            meta
+            for group, result in zip(groups, results, strict=True)
+            for meta in (group if result.adopted else result.outputs)
+        ]
 
 
 # ── measurement ────────────────────────────────────────────────────────────────────────────────

@@ -127,7 +127,9 @@ class Audit:
         return audit
 
     def unfinished_plans(self) -> list[PlanId]:
-        return [plan for plan, life in self.plans.items() if life.open()]
+        """A cleaning that leases made due takes no inputs, and is a chore."""
+        lives = self.plans.items()
+        return [plan for plan, life in lives if life.open() and plan not in self.chores]
 
     def attempts(self) -> int:
         return sum(life.grants for life in self.plans.values())
@@ -245,15 +247,7 @@ class Audit:
     ) -> None:
         """One block that stays where it is, with all its profiles."""
         account = entry.result.account
-        if (
-            len(inputs) != 1
-            or entry.result.outputs
-            or (account.kept, account.total())
-            != (
-                came,
-                came,
-            )
-        ):
+        if len(inputs) != 1 or entry.result.outputs or not account.kept == account.total() == came:
             self.faults.append(f"entry {index} adopts what is not one whole block")
         for block in inputs:
             if self._owner.pop(block, None) != entry.plan or block not in self.live:
