@@ -241,7 +241,7 @@ def test_small_queries_of_a_few_profiles(tmp_path: Path) -> None:
 
 
 def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
-    lines, said = run("puts.py", "--minutes", "10", temporary=tmp_path)
+    lines, said = run("puts.py", "--minutes", "30", temporary=tmp_path)
     found = by_name(lines)
     loads = ("ten", "idle", "trickle", "steady", "busy", "bursts", "answered")
     assert set(found) == {
