@@ -63,7 +63,8 @@ def next_level(
         inputs = [block for block in blocks if block.tenant == tenant]
         result = bench.compact(inputs, target=target, id_mask=id_mask)
         assert result.account.kept == sum(block.profiles for block in inputs)
-        outputs += result.outputs
+        adopted = [msgspec.structs.replace(block, level=block.level + 1) for block in inputs]
+        outputs += adopted if result.adopted else result.outputs
         collisions += result.collisions
     return outputs, collisions
 
