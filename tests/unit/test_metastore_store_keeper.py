@@ -374,6 +374,17 @@ def test_they_stay_until_all_the_stores_that_are_wanted_hold_the_block() -> None
     assert stores_of(lake.now_of(one.id)) == (MAIN, US)
 
 
+def test_a_block_stays_that_a_wanted_store_lacks_while_others_of_its_tenant_go() -> None:
+    lake = Kept()
+    lake.given = stores(EU, US)
+    one, two = lake.replicated(1), lake.replicated(4)
+    lake.copy(one.id, US)
+    lake.given = stores(US)
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (MAIN, US)
+    assert stores_of(lake.now_of(two.id)) == (EU, MAIN)
+
+
 def test_they_stay_when_what_is_wanted_cannot_be_read() -> None:
     lake = Kept()
     one = lake.replicated()
