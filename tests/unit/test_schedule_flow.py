@@ -202,6 +202,18 @@ def test_after_a_failure_it_backs_off_as_its_schedule_says() -> None:
     assert world.jobs(world.ask()) == [A]
 
 
+def test_what_somebody_asked_for_is_tried_again_as_soon_as_other_plans_are() -> None:
+    """A store that was wiped a moment ago costs a session, and must not cost half an hour."""
+    schedule = msgspec.structs.replace(WEEKLY, backoff_ns=1800 * SECOND_NS)
+    world = Patrols({A: Beat(last=WEEK_NS, on_demand=True)}, schedule)
+    world.until(WEEK_NS)
+    (lease,) = world.ask()
+    world.fail(lease)
+    assert world.ask() == []
+    world.wait(world.fold.state.policy.retry_ns // SECOND_NS + 1)
+    assert world.jobs(world.ask()) == [A]
+
+
 # ── resources ──────────────────────────────────────────────────────────────────────────────────
 
 

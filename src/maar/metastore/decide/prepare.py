@@ -87,8 +87,8 @@ def _report_entry(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
     )
     failed = plan.failures + plan.excused + 1
     rest = min(state.policy.retry_ns * failed, state.policy.probe_ns)
-    if plan.job is not None and plan.job.backoff_ns:
-        rest = plan.job.backoff_ns
+    if plan.job is not None and plan.job.backoff_ns and not plan.job.on_demand:
+        rest = plan.job.backoff_ns  # who asked for it now waits no longer than for other plans
     return PlanFailed(report.plan, report.token, cause, LeaseTime(now + rest), counts_as_failure)
 
 
