@@ -9,7 +9,7 @@ SECONDS ?=
 JOBS ?= 4# component tests mostly wait for processes of their own: two more than two cores
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component golden bench bench-compare docs fuzz mutants soak soak-metastore soak-plans soak-spark lock clean system-packages
+.PHONY: help demo test check unit component golden bench bench-compare docs fuzz mutants soak soak-metastore soak-plans soak-spark soak-stores lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -64,6 +64,9 @@ soak-plans: $(VENV)/.dev ## every order of executors, cleaners and leases that e
 
 soak-spark: $(VENV)/.dev ## a worker on a standalone Spark cluster under faults, by chance (SECONDS=600)
 	PYTHONPATH=tests $(BIN)/python -m support.soak.spark --seconds $(or $(SECONDS),600)
+
+soak-stores: $(VENV)/.dev ## four stores under load, wiped, cut off and damaged by chance, then each read alone (SECONDS=600)
+	PYTHONPATH=tests $(BIN)/python -m support.soak.stores --seconds $(or $(SECONDS),600)
 
 lock: ## write the lock files anew
 	$(PYTHON) -m pip install -q pip-tools

@@ -387,6 +387,14 @@ def test_repair_of_a_small_block(tmp_path: Path) -> None:
     assert all(line.value > 0 for line in found.values())
 
 
+def test_replication_lag_of_a_few_segments(tmp_path: Path) -> None:
+    few = ("--seconds", "1", "--warm", "0", "--tail", "1", "--flat-out", "0.5", "--rate", "10")
+    lines, said = run("replication_lag.py", *few, "--soon", temporary=tmp_path)
+    found = by_name(lines)
+    assert set(found) == {f"replication_{n}_{q}" for n in ("lag", "copy") for q in ("p50", "p99")}
+    assert 0 < found["replication_copy_p50"].value <= found["replication_lag_p50"].value, said
+
+
 def test_a_backfill_of_a_few_files(tmp_path: Path) -> None:
     lines, said = run("backfill.py", "--files", "60", "--days", "3", temporary=tmp_path)
     found = by_name(lines)
