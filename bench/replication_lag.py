@@ -130,8 +130,11 @@ class Story:
                 for passage in self._held.pop(block):
                     passage.copied = passage.copied or wall
 
-    def between(self, first: float, last: float) -> list[Passage]:
-        return [p for p in self.segments.values() if first <= p.acknowledged < last]
+    def measured(self, began: float, *, warm: float, seconds: float) -> list[Passage]:
+        """From some time after the first push of a load that began after a time."""
+        all_ = [p for p in self.segments.values() if p.acknowledged >= began]
+        first = min((p.acknowledged for p in all_), default=0.0) + warm
+        return [p for p in all_ if first <= p.acknowledged < first + seconds]
 
 
 async def measure(directory: Path, url: str, options: argparse.Namespace) -> list[Passage]:
@@ -139,27 +142,27 @@ async def measure(directory: Path, url: str, options: argparse.Namespace) -> lis
     rate = options.rate or SHARE * most["rate_reached"]
     print(f"# {most['rate_reached']:.0f} pushes a second at most; measured at {rate:.0f}")
     seconds = str(options.warm + options.seconds + options.tail)
-    steady = asyncio.create_task(
-        asyncio.to_thread(load, url, "--rate", f"{rate:.1f}", "--seconds", seconds)
-    )
+    began = time.time()
+    found = await asyncio.to_thread(load, url, "--rate", f"{rate:.1f}", "--seconds", seconds)
     log = SqliteLog.open_reader(directory / "log")
-    first = time.time() + options.warm
-    last = first + options.seconds
+
+    def passages() -> list[Passage]:
+        return story.measured(began, warm=options.warm, seconds=options.seconds)
+
     try:
-        found = await steady
         print(f"# {found['acknowledged']} pushes of {found['bytes'] / 1e6:.1f} MB acknowledged")
         home = StoreSettings(StoreName(STORES[0]), (directory / STORES[0]).as_uri())
         story = Story(log, LogFold(open_store(home)))
         deadline = time.monotonic() + PATIENCE_S
         await story.read_on()
-        while not all(p.copied for p in story.between(first, last)):
+        while not all(p.copied for p in passages()):
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(0.5)
             await story.read_on()
     finally:
         await log.close()
-    return story.between(first, last)
+    return passages()
 
 
 def report(passages: list[Passage]) -> None:

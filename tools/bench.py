@@ -116,7 +116,7 @@ PLAN = (
         "replication_lag.py",
         110,
         "--seconds 30 --warm 20",
-        "--seconds 1 --warm 0 --tail 1 --flat-out 0.5 --rate 10 --soon",
+        "--seconds 2 --warm 0 --tail 1 --flat-out 0.5 --rate 10 --soon",
     ),
     Bench("merge_memory.py", 60, "200", "20"),
     Bench(

@@ -388,7 +388,7 @@ def test_repair_of_a_small_block(tmp_path: Path) -> None:
 
 
 def test_replication_lag_of_a_few_segments(tmp_path: Path) -> None:
-    few = ("--seconds", "1", "--warm", "0", "--tail", "1", "--flat-out", "0.5", "--rate", "10")
+    few = ("--seconds", "2", "--warm", "0", "--tail", "1", "--flat-out", "0.5", "--rate", "10")
     lines, said = run("replication_lag.py", *few, "--soon", temporary=tmp_path)
     found = by_name(lines)
     assert set(found) == {f"replication_{n}_{q}" for n in ("lag", "copy") for q in ("p50", "p99")}
