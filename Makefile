@@ -8,8 +8,11 @@ ARCHIVE := $(VENV)/share/maar/spark-classes.jsa
 SECONDS ?=
 JOBS ?= 4# component tests mostly wait for processes of their own: two more than two cores
 
+# Tests start hundreds of processes. Where the machine says that nobody may keep bytecode, each would compile maar anew.
+test unit component: export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component golden bench bench-compare docs fuzz mutants soak soak-metastore soak-plans soak-spark soak-stores lock clean system-packages
+.PHONY: help demo test check style types unit component golden bench bench-compare docs fuzz mutants soak soak-metastore soak-plans soak-spark soak-stores lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -18,13 +21,18 @@ demo: $(VENV)/.demo $(VENV)/.compiled ## run maar with sample programs on http:/
 	@$(BIN)/maar demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(VENV)/.dev system-packages ## everything that must pass: what CI runs
-	@$(MAKE) --no-print-directory -j2 check $(VENV)/.compiled $(ARCHIVE)
-	@$(MAKE) --no-print-directory unit component
+	@$(MAKE) --no-print-directory -j2 style $(VENV)/.compiled $(ARCHIVE)
+	@$(MAKE) --no-print-directory -j2 types unit
+	@$(MAKE) --no-print-directory component
 
-check: $(VENV)/.dev ## format, lint, layers, types
+check: style types ## format, lint, layers, types
+
+style: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev $(VENV)/.compiled ## decisions, models and golden files: no real parts, in parallel

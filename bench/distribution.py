@@ -129,7 +129,7 @@ def flat_out(one: Fleet, *, seconds: float) -> Round:
 
 
 def measure(fleets: dict[str, Fleet], options: argparse.Namespace) -> None:
-    for one in fleets.values():
+    for one in fleets.values() if options.warm else ():
         flat_out(one, seconds=options.warm)
     rounds: dict[str, list[Round]] = {name: [] for name in fleets}
     for number in range(options.rounds):  # who goes first changes, so that a drift hits both

@@ -12,7 +12,7 @@ so that the sum over processes is what they take. Three phases, the peak of each
 
 `--against` names the `src` of another checkout; the revisions take turns, and the ratio is to its
 median. Without it the ratio is to the phase `ten`. The lines `part_…` say what each process takes
-at the peak of compaction.
+at the peak of compaction. Each line: name value unit ratio baseline.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def part_of(pid: int) -> str:
 class Server:
     """`maar serve` of a checkout, in an empty directory."""
 
-    def __init__(self, src: Path) -> None:
+    def __init__(self, src: Path, *settings: str) -> None:
         self.env = {**os.environ, "PYTHONPATH": str(src)}
         self.directory = Path(tempfile.mkdtemp(prefix="maar-memory-"))
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -95,7 +95,7 @@ class Server:
         place = ("--data", str(self.directory / "data"), "--listen", f"127.0.0.1:{self.port}")
         self.log = open(self.directory / "log", "wb")  # noqa: SIM115  # as long as it serves
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CLI, "serve", *place],
+            [sys.executable, "-c", CLI, "serve", *place, *settings],
             env=self.env,
             stdout=self.log,
             stderr=self.log,

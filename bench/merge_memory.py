@@ -4,7 +4,7 @@
 
 Makes level-0 segments of about the given size, compacts them to level 1 in groups, then merges all
 to level 2, each compaction in a process of its own, and prints the peak resident memory of each.
-The promise is 1 GiB, whatever the input.
+The promise is 1 GiB, whatever the input. Each line: name value unit ratio baseline.
 """
 
 from __future__ import annotations
@@ -213,9 +213,10 @@ def _report(
     outputs: Sequence[BlockMeta],
 ) -> None:
     came, went = (sum(block.size for block in blocks) for blocks in (inputs, outputs))
+    name = f"peak_{megabytes}MB_{kind}_{step}".replace(", ", "_").replace(" ", "_")
+    print(f"{name} {peak / 2**20:.0f} MiB {peak / LIMIT_BYTES:.2f} the-promise-of-1-GiB")
     print(
-        f"{megabytes:>6} MB  {kind:<20} level {step:<18} peak {peak / LIMIT_BYTES:5.2f} of 1 GiB   "
-        f"{came / 1e6:8.1f} MB in, {went / 1e6:8.1f} MB out, {len(outputs)} blocks",
+        f"# {came / 1e6:.1f} MB in, {went / 1e6:.1f} MB out, {len(outputs)} blocks",
         flush=True,
     )
 

@@ -107,7 +107,7 @@ async def measure(directory: Path, polls: int) -> tuple[dict[tuple[str, str], Ta
         log,
         open_store(StoreSettings(MAIN_STORE, (directory / "store").as_uri())),
         SystemClock(),
-        Policy(snapshot_entries=10**9, snapshot_bytes=10**15),
+        Policy(snapshot_entries=10**9, snapshot_bytes=10**15, backlog_count=0),
         entropy=entropy,
         candidate=Candidate("bench"),
         take_snapshot=no_snapshot,

@@ -56,7 +56,7 @@ def measure(directory: Path, megabytes: int) -> None:
         (directory / name).mkdir()
     stores = Stores(StorePlaces(places), open_store)
     for name in (A, B):
-        stores.named(name).create(keys.marker(TOKEN.incarnation), name.encode())
+        stores.open(name).create(keys.marker(TOKEN.incarnation), name.encode())
     meta = block(stores, directory, megabytes << 20)
     mb = meta.size / 1e6
     scratch = directory / "scratch"
@@ -132,7 +132,7 @@ def block(stores: Stores, directory: Path, size: int) -> BlockMeta:
         numbers = np.random.default_rng(number).integers(0, 1 << 62, rows)
         pq.write_table(pa.table({"number": numbers}), path, use_dictionary=False)
         key = keys.table(name=table, tenant=TENANT, day=day, stem=stem)
-        stores.named(A).create_from_file(key, path)
+        stores.open(A).create_from_file(key, path)
         files.append(
             File(
                 table,

@@ -137,10 +137,15 @@ class Story:
         return [p for p in all_ if first <= p.acknowledged < first + seconds]
 
 
-async def measure(directory: Path, url: str, options: argparse.Namespace) -> list[Passage]:
-    most = await asyncio.to_thread(load, url, "--rate", MANY, "--seconds", str(options.flat_out))
-    rate = options.rate or SHARE * most["rate_reached"]
+async def a_share_of_the_most(url: str, *, seconds: float) -> float:
+    most = await asyncio.to_thread(load, url, "--rate", MANY, "--seconds", str(seconds))
+    rate: float = SHARE * most["rate_reached"]
     print(f"# {most['rate_reached']:.0f} pushes a second at most; measured at {rate:.0f}")
+    return rate
+
+
+async def measure(directory: Path, url: str, options: argparse.Namespace) -> list[Passage]:
+    rate = options.rate or await a_share_of_the_most(url, seconds=options.flat_out)
     seconds = str(options.warm + options.seconds + options.tail)
     began = time.time()
     found = await asyncio.to_thread(load, url, "--rate", f"{rate:.1f}", "--seconds", seconds)

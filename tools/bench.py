@@ -50,13 +50,20 @@ class Bench(NamedTuple):
 
 # The cheap ones first, and those that need a quiet machine before those that heat it up.
 PLAN = (
-    Bench("decoder.py", 60, compared=""),
-    Bench("placement.py", 40, quick="--placements 2000 --rounds 1", compared="--rounds 2"),
-    Bench("placement_moves.py", 40),
-    Bench("placement_quality.py", 80, "--minutes 360", "--minutes 5 --scenarios steady"),
-    Bench("puts.py", 40, quick="--minutes 5", compared="--minutes 20"),
-    Bench("schedule.py", 60),
-    Bench("prepare.py", 40, quick="--polls 30", compared="--polls 300"),
+    Bench("decoder.py", 50, compared=""),
+    Bench(
+        "merging.py",
+        40,
+        "--plans 2 --rounds 1",
+        quick="--plans 2 --segments 2 --profiles 2 --rounds 1",
+        compared="--plans 2 --rounds 1",
+    ),
+    Bench("placement.py", 30, quick="--placements 2000 --rounds 1", compared="--rounds 2"),
+    Bench("placement_moves.py", 30),
+    Bench("placement_quality.py", 60, "--minutes 360", "--minutes 5 --scenarios steady"),
+    Bench("puts.py", 30, quick="--minutes 5", compared="--minutes 20"),
+    Bench("schedule.py", 50, quick="--jobs 200 1000"),
+    Bench("prepare.py", 30, quick="--polls 30", compared="--polls 300"),
     Bench("log.py", 60, "--seconds 2", "--seconds 0.3 --members 1"),
     Bench(
         "metastore.py",
@@ -67,35 +74,41 @@ PLAN = (
     ),
     Bench(
         "replicas.py",
-        90,
+        80,
         "--entries 100000 --etcd-entries 20000 --registrations 2000",
         "--registrations 100 --entries 1500 --etcd-entries 500 --quiet 0.5 --here",
     ),
     Bench("failover.py", 80, "--times 8 --reads 1000", "--times 1 --reads 20"),
     Bench("push.py", 60, "--rounds 3", "--seconds 0.5 --rounds 1", "--seconds 2 --rounds 1"),
     Bench(
+        "fronts.py",
+        60,
+        "--rounds 1 --seconds 6",
+        "--rounds 1 --seconds 0.5 --warm 0.5 --connections 20",
+    ),
+    Bench(
         "distribution.py",
-        80,
+        70,
         "--rounds 2 --seconds 4 --latency-seconds 8",
         "--seconds 0.3 --rounds 1 --latency-seconds 0.5 --warm 0.1",
     ),
     Bench("flamegraph.py", 60, quick="--profiles 200", compared="--profiles 3000"),
     Bench(
         "top.py",
-        80,
+        70,
         "--services 300 --profiles 3000",
         "--services 40 --profiles 200",
         "--services 100 --profiles 1000",
     ),
     Bench(
         "small_queries.py",
-        110,
+        100,
         "--profiles 2000",
         "--profiles 40 --rounds 1",
         "--profiles 800 --rounds 15",
     ),
-    Bench("first_compaction.py", 90, "--seconds 60 --warm 20", "--warm 0.2 --seconds 1"),
-    Bench("read_amplification.py", 80, "--minutes 30", "--minutes 2 --merges 2 --workers 1"),
+    Bench("first_compaction.py", 80, "--seconds 60 --warm 20", "--warm 0.2 --seconds 1"),
+    Bench("read_amplification.py", 70, "--minutes 30", "--minutes 2 --merges 2 --workers 1"),
     Bench(
         "compaction.py",
         80,
@@ -114,14 +127,21 @@ PLAN = (
     Bench("repair.py", 30, "--mb 128", "--mb 2", "--mb 64"),
     Bench(
         "replication_lag.py",
-        110,
+        100,
         "--seconds 30 --warm 20",
         "--seconds 2 --warm 0 --tail 1 --flat-out 0.5 --rate 10 --soon",
+    ),
+    Bench(
+        "compaction_whole.py",
+        60,
+        "--profiles 1000 --ages 3,8,2 --idle 3",
+        "--profiles 60 --ages 1,2,1 --idle 1 --connections 5",
+        "--profiles 1000 --ages 3,8,2 --idle 3",
     ),
     Bench("merge_memory.py", 60, "200", "20"),
     Bench(
         "memory.py",
-        100,
+        90,
         "--seconds 15 --drain 40",
         "--seconds 2 --drain 2 --connections 5",
         "--seconds 10 --drain 20",
@@ -279,11 +299,12 @@ def run(tree: Path, bench: Bench, arguments: str, *, limit_s: float) -> Result:
     except BaseException:
         _end(started)
         raise
+    lines = lines_of(said)
     return Result(
         bench.file,
-        lines_of(said),
+        lines,
         BUSY in said,
-        failure,
+        failure or ("" if lines else "said no number"),
         _children_cpu_s() - before,
         time.monotonic() - start,
     )

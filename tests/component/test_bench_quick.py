@@ -181,6 +181,21 @@ def test_compaction_at_every_level(tmp_path: Path) -> None:
     assert [int(inputs) for inputs in re.findall(r"MB in (\d+) inputs", said)] == [20, 10, 10]
 
 
+def test_the_cpu_of_merging(tmp_path: Path) -> None:
+    lines, said = run(
+        "merging.py",
+        *("--plans", "2", "--segments", "2", "--profiles", "2", "--rounds", "1"),
+        temporary=tmp_path,
+    )
+    assert [line.name for line in lines] == [
+        f"merging_level_{level}_{builds}"
+        for builds in ("one_build", "new_builds")
+        for level in range(2)
+    ]
+    assert all(line.value > 0 and line.baseline == "zlib_and_protobuf" for line in lines), said
+    assert re.findall(r"# (\d+) profiles", said) == ["8", "8"]
+
+
 def test_first_compaction(tmp_path: Path) -> None:
     lines, said = run(
         "first_compaction.py",
@@ -229,15 +244,35 @@ def test_top_over_a_small_fleet(tmp_path: Path) -> None:
 def test_small_queries_of_a_few_profiles(tmp_path: Path) -> None:
     lines, said = run(
         "small_queries.py",
-        *("--profiles", "40", "--rounds", "1", "--age", "2"),
+        *("--profiles", "40", "--rounds", "1", "--age", "2", "--services", "30", "--days", "3"),
+        *("--fresh", "5", "--tenfold"),
         temporary=tmp_path,
     )
     found = by_name(lines)
     graphs = {f"flamegraph_{scope}" for scope in ("pod", "5min", "service", "fleet")}
     series = {f"series_{scope}" for scope in ("service_by_pod", "by_service", "by_pod")}
     labels = {"label_names", "label_values", "series_of_service", "types", "empty"}
-    assert {name for name in found if not name.endswith("_cpu")} == graphs | series | labels
-    assert all(line.baseline == "empty" for line in lines), said
+    asked = graphs | series | labels
+    assert set(found) - {f"{name}_cpu" for name in asked} == {
+        *(f"{name}{state}" for name in asked for state in ("", "_fresh", "_tenfold")),
+        *(f"{name}_fresh_cpu" for name in asked),
+        *(
+            f"{name}{state}"
+            for name in ("push_and_merge_cpu", "index", "memory")
+            for state in ("", "_tenfold")
+        ),
+    }
+    assert all(line.value > 0 for line in lines if not line.name.endswith("_cpu")), said
+
+
+def test_a_turn_of_the_schedule(tmp_path: Path) -> None:
+    lines, said = run("schedule.py", "--jobs", "200", "1000", temporary=tmp_path)
+    assert set(by_name(lines)) == {
+        f"turn_{jobs}_{kind}_jobs{what}"
+        for jobs in (200, 1_000)
+        for kind in ("waiting", "repair")
+        for what in ("", "_p99", "_max")
+    }, said
 
 
 def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
@@ -277,10 +312,21 @@ def test_joining_a_small_backlog(tmp_path: Path) -> None:
     assert "# 300 segments" in said
 
 
+def test_one_front_and_two_for_a_moment(tmp_path: Path) -> None:
+    few = ("--rounds", "1", "--seconds", "0.5", "--warm", "0.5", "--connections", "20")
+    lines, said = run("fronts.py", *few, temporary=tmp_path)
+    found = by_name(lines)
+    assert set(found) == {
+        f"{name}_{fronts}" for name in ("taken", "cpu", "front_cpu", "puts") for fronts in (1, 2)
+    }
+    assert all(line.value > 0 for line in lines), said
+    assert "refused" not in said
+
+
 def test_distributor_and_writer_together_and_apart(tmp_path: Path) -> None:
     lines, said = run(
         "distribution.py",
-        *("--seconds", "0.3", "--rounds", "1", "--latency-seconds", "0.5", "--warm", "0.1"),
+        *("--seconds", "0.3", "--rounds", "1", "--latency-seconds", "0.5", "--warm", "0"),
         temporary=tmp_path,
     )
     found = by_name(lines)
@@ -365,7 +411,7 @@ def test_the_peer_fills_a_job_from_later_batches(peer: ModuleType) -> None:
 def test_clustering_of_a_small_day(tmp_path: Path) -> None:
     lines, said = run(
         "cluster.py",
-        *("--profiles", "240", "--shards", "3", "--rounds", "1"),
+        *("--profiles", "96", "--shards", "2", "--rounds", "1"),
         temporary=tmp_path,
     )
     found = by_name(lines)
@@ -388,7 +434,7 @@ def test_repair_of_a_small_block(tmp_path: Path) -> None:
 
 
 def test_replication_lag_of_a_few_segments(tmp_path: Path) -> None:
-    few = ("--seconds", "2", "--warm", "0", "--tail", "1", "--flat-out", "0.5", "--rate", "10")
+    few = ("--seconds", "2", "--warm", "0", "--tail", "1", "--rate", "10")
     lines, said = run("replication_lag.py", *few, "--soon", temporary=tmp_path)
     found = by_name(lines)
     assert set(found) == {f"replication_{n}_{q}" for n in ("lag", "copy") for q in ("p50", "p99")}

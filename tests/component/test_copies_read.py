@@ -44,11 +44,13 @@ EU = StoreName("eu")
 
 @dataclass
 class TwoStores:
-    """The home store, and another one that can be cut off."""
+    """The home store, and another one; each can be cut off."""
 
     places: StorePlaces
     cut: Callable[[], object]
     restore: Callable[[], object]
+    cut_other: Callable[[], object]
+    restore_other: Callable[[], object]
     told: list[Trouble] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -67,21 +69,27 @@ def servers() -> Iterator[tuple[s3_server.S3Server, s3_server.S3Server]]:
 @pytest.fixture(params=["directories", "servers"])
 def two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TwoStores]:
     stack = ExitStack()
+    switches: list[tuple[Callable[[], object], Callable[[], object]]]
     if request.param == "directories":
         settings = [StoreSettings(n, (tmp_path / n).as_uri()) for n in ("main", "eu")]
-        here, gone = tmp_path / "main", tmp_path / "gone"
-        cut: Callable[[], object] = partial(here.rename, gone)
-        restore: Callable[[], object] = partial(gone.rename, here)
+        switches = [
+            (partial(here.rename, gone), partial(gone.rename, here))
+            for here, gone in ((tmp_path / n, tmp_path / f"{n}-gone") for n in ("main", "eu"))
+        ]
     else:
-        one, other = request.getfixturevalue("servers")
-        line = stack.enter_context(lines()).open(one.endpoint.removeprefix("http://"))
-        home = one.bucket(name="main")
-        options = dict(home.options) | {"endpoint": f"http://{line.address}", "timeout_s": "2"}
-        settings = [home._replace(options=tuple(options.items())), other.bucket(name="eu")]
-        cut, restore = line.cut, line.heal
+        opened, settings, switches = stack.enter_context(lines()), [], []
+        for name, server in zip(("main", "eu"), request.getfixturevalue("servers"), strict=True):
+            line, bucket = (
+                opened.open(server.endpoint.removeprefix("http://")),
+                server.bucket(name=name),
+            )
+            by_line = {"endpoint": f"http://{line.address}", "timeout_s": "2"}
+            options = tuple((dict(bucket.options) | by_line).items())
+            settings.append(bucket._replace(options=options))
+            switches.append((line.cut, line.heal))
     places = tuple(StorePlace(each) for each in settings)
     with stack:
-        yield TwoStores(StorePlaces(places, Zone("home")), cut, restore)
+        yield TwoStores(StorePlaces(places, Zone("home")), *switches[0], *switches[1])
 
 
 @dataclass
@@ -193,6 +201,19 @@ def test_queries_go_on_while_home_is_cut_off_and_come_back_to_it(filled: Filled)
         filled.check(engine)
     with filled.engine() as engine:  # a process that starts meanwhile
         filled.two.cut()
+        filled.check(engine)
+
+
+def test_a_store_that_is_back_is_read_though_all_of_them_were_away_a_moment_ago(
+    filled: Filled,
+) -> None:
+    with filled.engine() as engine:
+        filled.two.cut()
+        filled.check(engine)
+        filled.two.cut_other()
+        with pytest.raises(Unavailable):
+            filled.check(engine)
+        filled.two.restore_other()
         filled.check(engine)
 
 

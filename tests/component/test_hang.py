@@ -13,10 +13,12 @@ import pytest
 from maar.adapters.rpc import MetastoreClient
 from maar.app.processes.heart import Heart
 from maar.app.processes.supervisor import HANG_HELP, Supervisor, listen, with_sockets
-from maar.app.roles.run import ProcessName
+from maar.app.roles.run import Child, ProcessName
 from maar.app.settings.config import load
 from maar.model.errors import Retryable
 from maar.ports.log_time import GetNow, Now
+
+METASTORE = Child(ProcessName.METASTORE)
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 
@@ -48,7 +50,7 @@ def test_a_metastore_that_is_stopped_is_started_again(
     }
     settings = with_sockets(load(file=None, environ=environ), tmp_path)
     listener = listen(settings)
-    keeper = Supervisor(settings, listener, roles=(ProcessName.METASTORE,))
+    keeper = Supervisor(settings, listener, roles=(METASTORE,))
 
     async def story() -> None:
         served = asyncio.create_task(keeper.run())
@@ -56,18 +58,18 @@ def test_a_metastore_that_is_stopped_is_started_again(
         async with asyncio.timeout(100):
             before = await answered(client)
             await running.wait()
-            stopped = keeper.children[ProcessName.METASTORE].pid
+            stopped = keeper.children[METASTORE].pid
             os.kill(stopped, signal.SIGSTOP)
-            while keeper.states[ProcessName.METASTORE].hangs == 0:
+            while keeper.states[METASTORE].hangs == 0:
                 await asyncio.sleep(0.1)
             after = await answered(client)
             assert after.incarnation == before.incarnation
-            assert keeper.children[ProcessName.METASTORE].pid != stopped
+            assert keeper.children[METASTORE].pid != stopped
         await client.close()
         keeper.stop()
         assert await served == 0
 
     with caplog.at_level(logging.ERROR, logger="maar.supervisor"):
         asyncio.run(story())
-    assert keeper.states[ProcessName.METASTORE].hangs == 1, "what replaced it is well"
+    assert keeper.states[METASTORE].hangs == 1, "what replaced it is well"
     assert f"See {HANG_HELP} child=metastore" in caplog.text

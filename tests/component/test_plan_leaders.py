@@ -19,7 +19,14 @@ from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import PollRequest
 from maar.services.clean.rules import CLEAN
 from maar.services.compact.rules import COMPACT
-from support.metastore.executing import Executor, add, plan_of, rollbacks_of, schedule, written
+from support.metastore.executing import (
+    Executor,
+    add,
+    objects_written,
+    plan_of,
+    rollbacks_of,
+    schedule,
+)
 from support.metastore.replicas_world import Member, ReplicatedWorld
 
 pytestmark = pytest.mark.component
@@ -56,16 +63,16 @@ def test_a_deposed_leader_confirms_no_delete_and_the_next_one_goes_on(tmp_path: 
             wait(world, LEASE_NS + 1)
             second = executor(world, old, tmp_path, "second")
             assert (await second.ask(plan)).answer == "granted"
-            left = written(world.store, plan, first.plan.token)
+            left = objects_written(world.store, plan, first.plan.token)
             assert left
             new = await world.fail_over(old)
             with pytest.raises(MaarError):
                 await second.undo()
-            assert written(world.store, plan, first.plan.token) == left
+            assert objects_written(world.store, plan, first.plan.token) == left
             again = executor(world, new, tmp_path, "second")
             again.held = second.held
             await again.undo()  # under the lease that the old leader gave
-            assert not written(world.store, plan, first.plan.token)
+            assert not objects_written(world.store, plan, first.plan.token)
             assert await again.start()
             await again.write()
             assert (await again.complete()).accepted

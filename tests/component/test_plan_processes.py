@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,9 +21,9 @@ from maar.ports.object_store import StoreSettings
 from maar.ports.operator import GetPlan, ListBlocks
 from maar.ports.plan_board import RollBackPlan, SchedulePlan
 from maar.ports.registrar import AddBlocks
-from support.metastore.executing import written
+from support.metastore.executing import objects_written
 from support.network.ports import free_port
-from support.processes.executing import ExecutorProcess
+from support.processes.executing import ExecutorProcess, Forks, Order
 from support.processes.serving import Served, run_server, wait_for
 from support.spark.plans import TIME_NS
 from support.spark.plans import segment as real_segment
@@ -35,8 +36,9 @@ T = TypeVar("T")
 class Site:
     """A metastore as a process, a store of files, and whoever comes."""
 
-    def __init__(self, server: Served, address: str, directory: Path) -> None:
+    def __init__(self, server: Served, address: str, directory: Path, forks: Forks) -> None:
         self.server = server
+        self.forks = forks
         self.address = address
         self.url = (server.directory / "data" / "store").as_uri()
         self.store = open_store(StoreSettings(MAIN_STORE, self.url))
@@ -61,7 +63,7 @@ class Site:
         for numbers in ((1, 2), (3,)):
             self._add(*numbers)
             plan = self._schedule("compact", shard=1)
-            assert self.execute(plan, f"maker{numbers[0]}").said()["accepted"]
+            assert self.execute(plan, f"maker{numbers[0]}").said().accepted
         return self._schedule(kind, tenant="acme", day=utc_day(TIME_NS))
 
     def _add(self, *numbers: int) -> None:
@@ -88,15 +90,16 @@ class Site:
         return self.ask(lambda client: client.call(RollBackPlan(plan))).outcome
 
     def execute(self, plan: PlanId, name: str, *, hold: bool = False) -> ExecutorProcess:
-        file = self.directory / f"{name}.hold" if hold else None
-        made = ExecutorProcess(self.address, self.url, name, plan, file)
-        self.processes.append(made)
-        return made
+        return self._start(name, str(plan), hold=hold)
 
     def clean(self, name: str = "cleaner", *, hold: bool = False) -> ExecutorProcess:
         """If it is held, then before it looks for what an attempt left."""
-        file = self.directory / f"{name}.hold" if hold else None
-        made = ExecutorProcess(self.address, self.url, name, hold=file)
+        return self._start(name, "", hold=hold)
+
+    def _start(self, name: str, plan: str, *, hold: bool) -> ExecutorProcess:
+        file = str(self.directory / f"{name}.hold") if hold else ""
+        order = Order(metastore=self.address, store=self.url, name=name, plan=plan, hold=file)
+        made = ExecutorProcess(self.forks, order)
         self.processes.append(made)
         return made
 
@@ -105,7 +108,7 @@ class Site:
 
         def is_done() -> bool:
             said = self.clean().said()
-            return bool(said["accepted"]) or said["answer"] == "already_completed"
+            return bool(said.accepted) or said.answer == "already_completed"
 
         wait_for(is_done, 60, self.server.log)
 
@@ -122,7 +125,7 @@ class Site:
 
         def is_clean() -> bool:
             return all(
-                bool(written(self.store, plan, each.token)) is (each.token == won)
+                bool(objects_written(self.store, plan, each.token)) is (each.token == won)
                 for each in found.attempts
             )
 
@@ -136,8 +139,18 @@ each_kind = pytest.mark.parametrize("kind", ["logcompact", "cluster"])
 one_kind = pytest.mark.parametrize("kind", ["logcompact"])
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with tempfile.TemporaryDirectory(prefix="maar-forks-") as short:  # a socket's path must be
+        made = Forks(Path(short))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
 @pytest.fixture
-def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(tmp_path: Path, request: pytest.FixtureRequest, forks: Forks) -> Iterator[Site]:
     """Its parameter is the delay before a removable plan that nobody executes is rolled back."""
     delay_s = getattr(request, "param", DELAY_S)
     address = f"127.0.0.1:{free_port()}"
@@ -159,7 +172,7 @@ def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
         "services.clean.lease_s=2",
     )
     with run_server(server, *settings, roles="metastore") as served:
-        made = Site(served, address, tmp_path)
+        made = Site(served, address, tmp_path, forks)
         try:
             yield made
         finally:
@@ -174,8 +187,8 @@ def test_immutable_a_many_processes_execute_a_new_plan(site: Site) -> None:
     plan = site.new_plan("compact")
     many = [site.execute(plan, f"w{n}") for n in range(4)]
     said = [one.said() for one in many]
-    assert sum(one["accepted"] for one in said) == 1
-    others = {one["answer"] for one in said if not one["accepted"]}
+    assert sum(one.accepted for one in said) == 1
+    others = {one.answer for one in said if not one.accepted}
     assert others <= {"lease_live", "already_completed"}
     site.check(plan, completed=True)
 
@@ -184,13 +197,13 @@ def test_immutable_b_the_executor_is_killed_and_the_next_undoes_what_it_wrote(si
     plan = site.new_plan("compact")
     x = site.execute(plan, "x", hold=True)
     x.has_written()
-    assert site.execute(plan, "early").said()["answer"] == "lease_live"
+    assert site.execute(plan, "early").said().answer == "lease_live"
     x.kill()
     dead = site.plan(plan).attempts[-1].token
-    assert written(site.store, plan, dead)
+    assert objects_written(site.store, plan, dead)
 
     def answer() -> str:
-        return str(site.execute(plan, "y").said()["answer"])
+        return str(site.execute(plan, "y").said().answer)
 
     wait_for(lambda: answer() in ("granted", "already_completed"), 60, site.server.log)
     site.check(plan, completed=True)
@@ -205,12 +218,12 @@ def test_immutable_c_a_zombie_wakes_after_its_plan_was_rolled_back_and_done(site
 
     def somebody_completes() -> bool:
         both = [site.execute(plan, "x"), site.execute(plan, "y")]
-        return any(one.said()["accepted"] for one in both)
+        return any(one.said().accepted for one in both)
 
     wait_for(somebody_completes, 60, site.server.log)
     zombie.let_go()
     zombie.signal(signal.SIGCONT)
-    assert not zombie.said()["accepted"]
+    assert not zombie.said().accepted
     site.check(plan, completed=True)
 
 
@@ -222,8 +235,8 @@ def test_the_leader_is_killed_while_a_plan_runs_and_the_plan_is_completed(site: 
     site.server.start()
     x.let_go()
     said = x.said()
-    if not said["accepted"]:  # its lease ended while nobody answered: the next one does it
-        wait_for(lambda: site.execute(plan, "y").said()["accepted"], 60, site.server.log)
+    if not said.accepted:  # its lease ended while nobody answered: the next one does it
+        wait_for(lambda: site.execute(plan, "y").said().accepted, 60, site.server.log)
     site.check(plan, completed=True)
 
 
@@ -237,7 +250,7 @@ def left_inflight(site: Site, plan: PlanId) -> None:
     x.kill()
 
     def answer() -> str:
-        return str(site.execute(plan, "early").said()["answer"])
+        return str(site.execute(plan, "early").said().answer)
 
     wait_for(lambda: answer() != "lease_live", 60, site.server.log)
 
@@ -246,8 +259,8 @@ def left_inflight(site: Site, plan: PlanId) -> None:
 def test_removable_a_many_processes_execute_a_new_plan(site: Site, kind: str) -> None:
     plan = site.new_plan(kind)
     said = [one.said() for one in [site.execute(plan, f"w{n}") for n in range(4)]]
-    assert sum(one["accepted"] for one in said) == 1
-    others = {one["answer"] for one in said if not one["accepted"]}
+    assert sum(one.accepted for one in said) == 1
+    others = {one.answer for one in said if not one.accepted}
     assert others <= {"lease_live", "already_completed"}
     site.check(plan, completed=True)
 
@@ -259,10 +272,10 @@ def test_removable_b_somebody_comes_while_it_is_inflight_and_completes_it(
     plan = site.new_plan(kind)
     x = site.execute(plan, "x", hold=True)
     x.has_written()
-    assert site.execute(plan, "y").said()["answer"] == "lease_live"
+    assert site.execute(plan, "y").said().answer == "lease_live"
     x.let_go()
-    assert x.said()["accepted"]
-    assert site.execute(plan, "y").said()["answer"] == "already_completed"
+    assert x.said().accepted
+    assert site.execute(plan, "y").said().answer == "already_completed"
     site.check(plan, completed=True)
 
 
@@ -271,11 +284,11 @@ def test_removable_c_two_come_to_a_plan_that_was_left_inflight(site: Site, kind:
     plan = site.new_plan(kind)
     left_inflight(site, plan)
     both = [site.execute(plan, "x"), site.execute(plan, "y")]
-    assert {one.said()["answer"] for one in both} == {"must_be_rolled_back"}
+    assert {one.said().answer for one in both} == {"must_be_rolled_back"}
     site.is_cleaned()
     assert site.plan(plan).state is PlanState.INFLIGHT, "it is too young"
     assert site.roll_back(plan) == "scheduled"
-    wait_for(lambda: site.execute(plan, "y").said()["answer"] == "rolled_back", 60)
+    wait_for(lambda: site.execute(plan, "y").said().answer == "rolled_back", 60)
     site.check(plan, completed=False)
 
 
@@ -287,7 +300,7 @@ def test_removable_d_a_cleaning_leaves_a_plan_alone_that_is_executed(site: Site,
     site.is_cleaned()
     assert site.plan(plan).state is PlanState.INFLIGHT
     x.let_go()
-    assert x.said()["accepted"]
+    assert x.said().accepted
     site.check(plan, completed=True)
 
 
@@ -302,7 +315,7 @@ def test_removable_e_a_cleaning_comes_before_the_executor(site: Site, kind: str)
         return site.plan(plan).state is PlanState.ROLLED_BACK
 
     wait_for(is_removed, 60, site.server.log)
-    assert site.execute(plan, "y").said()["answer"] in ("rolled_back", "must_be_rolled_back")
+    assert site.execute(plan, "y").said().answer in ("rolled_back", "must_be_rolled_back")
     site.check(plan, completed=False)
 
 
@@ -320,11 +333,11 @@ def test_a_cleaner_that_dies_half_way_is_followed_by_the_next(site: Site, end: s
     site.lease_is_over(plan)  # which asks for the rollback, too
     cleaner = site.clean(hold=True)
     if end == "killed":
-        wait_for(lambda: cleaner.is_held() or not written(site.store, plan, dead), 60)
+        wait_for(lambda: cleaner.is_held() or not objects_written(site.store, plan, dead), 60)
         cleaner.kill()
-    wait_for(lambda: not written(site.store, plan, dead), 60, site.server.log)
+    wait_for(lambda: not objects_written(site.store, plan, dead), 60, site.server.log)
     if end == "late":
         cleaner.let_go()
         cleaner.said()
-    assert site.execute(plan, "y").said()["accepted"]
+    assert site.execute(plan, "y").said().accepted
     site.check(plan, completed=True)

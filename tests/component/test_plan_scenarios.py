@@ -18,10 +18,10 @@ from maar.model.time import SECOND_NS, utc_day
 from support.metastore.executing import (
     Executor,
     add,
+    objects_written,
     plan_of,
     rollbacks_of,
     schedule,
-    written,
 )
 from support.metastore.fold import SMALL
 from support.metastore.world import PATIENT, World
@@ -69,7 +69,7 @@ class Case:
         assert (found.state is PlanState.COMPLETED) is completed
         won = found.attempts[-1].token if completed else None
         for attempt in found.attempts:
-            there = written(self.world.store, self.plan, attempt.token)
+            there = objects_written(self.world.store, self.plan, attempt.token)
             assert bool(there) is (attempt.token == won), (attempt, there)
 
 

@@ -240,7 +240,9 @@ def test_the_same_answers_come_from_s3(s3_server: S3Server, store: ObjectStore) 
     got = far.run(far.engine.call(GetProfile(TENANT, profiles[0].raw.id, ALWAYS)))
     assert canonical(gunzip(got, limit=1 << 20)).samples
     remote.store.delete(compacted.file("samples").locations[0].key)
+    assert far.stacks() == near.stacks()  # what it has kept of an object is as good as the object
+    fresh = Asker(remote)
     with pytest.raises(Corrupt, match="missing"):
-        far.stacks()
-    far.engine.close()
-    near.engine.close()
+        fresh.stacks()
+    for asker in (far, near, fresh):
+        asker.engine.close()

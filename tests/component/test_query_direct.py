@@ -190,11 +190,13 @@ def test_answers_from_runs_equal_those_of_sql(
             question = some_question(random)
             direct, by_sql = [await answer(engine, question) for engine in engines]
             assert direct == by_sql, question
+            assert await answer(engines[0], question) == by_sql, f"{question}, from what was kept"
 
     asyncio.run(scenario())
     runs, none = engines
     assert runs.parts.bytes > 0, "something was answered without SQL"
-    assert none.parts.bytes == 0
+    assert runs.blocks.samples.bytes > 0
+    assert none.parts.bytes == none.blocks.samples.bytes == 0
 
 
 def test_a_query_looks_for_a_part_of_the_runs_and_the_next_ones_go_on(
@@ -219,5 +221,34 @@ def test_a_query_looks_for_a_part_of_the_runs_and_the_next_ones_go_on(
         for meta in metas:
             masked.store.delete(meta.file("samples").locations[0].key)
         assert await engine.call(question) == expected, "what is known needs no file"
+
+    asyncio.run(scenario())
+
+
+def test_samples_are_kept_within_their_share_and_no_query_takes_all_of_it(
+    masked: Masked, engines: tuple[DuckEngine, DuckEngine]
+) -> None:
+    random = Random(4)
+    metas = [
+        masked.add_block([some_profile(random, tenant=TENANT, huge=False) for _ in range(20)])
+        for _ in range(3)
+    ]
+    engine, by_sql = engines
+    rows = max(meta.file("samples").rows for meta in metas)
+    scope = Scope(TENANT, TimeRange(START, START + 99 * SECOND))
+    question = RankFunctions(scope, profile_type=CPU, limit=99)
+
+    async def kept_bytes(share: int) -> int:
+        engine.blocks.samples.bytes_max = share
+        for _ in range(2):
+            assert await engine.call(question) == await by_sql.call(question)
+        return engine.blocks.samples.bytes
+
+    async def scenario() -> None:
+        assert await kept_bytes(16 * rows) == 0, "a row group would take more than a quarter of it"
+        assert 0 < await kept_bytes(4 * 16 * rows) <= 4 * 16 * rows
+        for meta in metas:
+            masked.store.delete(meta.file("samples").locations[0].key)
+        assert (await engine.call(question)).rows, "what is kept needs no file"
 
     asyncio.run(scenario())

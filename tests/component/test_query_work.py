@@ -62,11 +62,6 @@ class CountingStore(MemoryStore):
         return Counted(self.read(key), tell)
 
 
-@pytest.fixture
-def store() -> CountingStore:
-    return CountingStore()
-
-
 def profiles_of(service: str, *, time_ns: int) -> list[Known]:
     random = Random(service)  # names that do not compress: objects are large then
     names = [f"{random.getrandbits(512):x}" for _ in range(STACKS * DEPTH)]
@@ -90,8 +85,20 @@ def filled(store: CountingStore, directory: Path) -> Lake:
         ]
         lake.blocks += bench.compact([bench.segment([each.raw for each in first])]).outputs
         lake.add_segment(second)
-    store.bytes_read.clear()
     return lake
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return filled(CountingStore(), tmp_path_factory.mktemp("lake"))
+
+
+@pytest.fixture
+def store(lake: Lake) -> CountingStore:
+    """Nothing of it was read yet."""
+    assert isinstance(lake.store, CountingStore)
+    lake.store.bytes_read.clear()
+    return lake.store
 
 
 @contextmanager
@@ -122,9 +129,8 @@ def bytes_of_small(store: CountingStore, file: File) -> int:
 
 
 def test_a_small_service_costs_the_footers_of_two_tables_and_its_own_rows(
-    store: CountingStore, tmp_path: Path
+    store: CountingStore, lake: Lake
 ) -> None:
-    lake = filled(store, tmp_path)
     with opened(lake) as engine:
         assert top_of_small(engine) == 2 * BLOCKS * PROFILES * STACKS
     for meta in lake.blocks:
@@ -142,20 +148,20 @@ def test_a_small_service_costs_the_footers_of_two_tables_and_its_own_rows(
 
 @pytest.mark.parametrize("room", [0.0, 1.2, 2.0])
 def test_footers_are_kept_as_long_as_there_is_room(
-    store: CountingStore, tmp_path: Path, room: float
+    store: CountingStore, lake: Lake, room: float
 ) -> None:
     """For none, for those of one block, or for all; a full cache makes room when nobody asks."""
-    lake = filled(store, tmp_path)
-    lake.blocks = [meta for meta in lake.blocks if meta.level]
-    one, other = [TimeRange(meta.min_time_ns, meta.max_time_ns + 1000) for meta in lake.blocks]
-    kept = sum(file.footer_size for file in lake.blocks[0].files if file.table in COLUMNS)
+    merged = Lake(store)
+    merged.blocks = [meta for meta in lake.blocks if meta.level]
+    one, other = [TimeRange(meta.min_time_ns, meta.max_time_ns + 1000) for meta in merged.blocks]
+    kept = sum(file.footer_size for file in merged.blocks[0].files if file.table in COLUMNS)
 
     def footers_read(engine: DuckEngine, time: TimeRange) -> bool:
         store.bytes_read.clear()
         assert top_of_small(engine, time) == PROFILES * STACKS
-        samples = [meta.file("samples") for meta in lake.blocks]
+        samples = [meta.file("samples") for meta in merged.blocks]
         return any(store.bytes_read[f.locations[0].key] >= f.footer_size for f in samples)
 
-    with opened(lake, footer_cache_bytes_max=int(room * kept * FOOTER_FACTOR)) as engine:
+    with opened(merged, footer_cache_bytes_max=int(room * kept * FOOTER_FACTOR)) as engine:
         seen = [footers_read(engine, time) for time in (one, one, other, other, one)]
     assert seen == [True, room < 1, True, room < 1, room < 2]

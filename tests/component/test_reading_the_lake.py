@@ -13,8 +13,15 @@ import pytest
 from support.docs.reading_the_lake import DocumentedLake, commands, documented_lake, programs
 from support.http.front import Front
 from support.http.front_served import serve_front
+from support.spark.cluster import QUICK_JVM
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
+
+# The site's own settings, not the program's: for a few rows, and a JVM that lives for seconds.
+SMALL_SPARK = f"""spark.driver.extraJavaOptions {QUICK_JVM}
+spark.sql.shuffle.partitions 2
+spark.ui.enabled false
+"""
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +30,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("reader")
     for name, program in programs().items():
         (directory / name).write_text(program)
+    spark = directory / "spark"
+    spark.mkdir()
+    (spark / "spark-defaults.conf").write_text(SMALL_SPARK)
     return directory
 
 
@@ -44,7 +54,8 @@ def test_a_program_of_the_page_runs_as_printed(
     command: list[str], directory: Path, lake: DocumentedLake, server: str
 ) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "MAAR_SERVER": server, "SPARK_LOCAL_IP": "127.0.0.1"}
+    spark = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(directory / "spark")}
+    environment = os.environ | {"PATH": path, "MAAR_SERVER": server, **spark}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from maar.metastore.leader.cleaner import Cleaner
+from maar.metastore.leader.deleting.cleaner import Cleaner
 from maar.metastore.replica.follower import Follower
 from maar.model.errors import (
     Corrupt,

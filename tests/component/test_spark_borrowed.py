@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import maar.spark
 from maar.adapters.rpc import RpcServer
 from maar.adapters.stores.open import open_store
-from maar.metastore.leader.claim import mark
+from maar.metastore.leader.stores.claim import mark
 from maar.model.errors import InvalidInput, Unavailable
 from maar.ports import log_time, plan_board
 from maar.ports.object_store import ObjectStore, StoreSettings
@@ -23,7 +23,7 @@ from maar.runner.runner import SparkRunner
 from maar.runner.settings import SparkSettings
 from maar.worker.settings import WorkerSettings
 from support.spark.cluster import until
-from support.spark.owned import built, owned_session
+from support.spark.owned import build_session, owned_session
 from support.spark.plans import INCARNATION, OnePlanEach, leased_plan, nothing_to_load, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
@@ -210,7 +210,7 @@ def test_a_session_that_its_owner_stops_ends_the_worker_with_a_sentence(
         assert "the Spark session cannot be used any more" in str(borrowed.raised)
         with pytest.raises(InvalidInput, match="session is stopped; make a new one"):
             maar.spark.run_worker(spark, metastore=served.address, store=store.settings())
-        again = built(conf={"spark.stage.maxConsecutiveAttempts": "4"})
+        again = build_session(conf={"spark.stage.maxConsecutiveAttempts": "4"})
         try:
             refused = BorrowedSpark(again, served, store)
             refused.stop.set()

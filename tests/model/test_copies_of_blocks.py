@@ -4,8 +4,11 @@ The fold, the leader's keeper of stores and the cleaner are the real ones, over 
 The model knows which profiles each object was written with, which copies were accepted, and which
 stores are wanted; whatever else is true follows from that by counting.
 
-Planted by hand and seen caught here: ending the last copy, a copy for a store that is not wanted.
-Mistakes of draining are caught by the tests of the keeper alone: it takes many steps to meet them.
+Rules of several steps lead to where mistakes show: chance alone would seldom come there. Planted by
+hand and seen caught here: ending the last copy, a copy for a store that is not wanted, a replaced
+block's copy that goes before its successor is there, a drain that gives up the last readable copy,
+a location for a block that is dead, a tombstone of an away store that is forgotten, and ranges that
+count as repaired for other stores.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from maar.metastore.records.effects import CopyAdded, CopyEnded, Refused
+from maar.metastore.records.entries import PlanCompleted
 from maar.metastore.replica.snapshot import decode, encode
 from maar.metastore.state import audit
 from maar.metastore.state.digest import digest
@@ -23,11 +27,16 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import BlockId, StoreName
+from maar.model.plan import Account, PlanResult
+from maar.model.repair import RepairOrder, RepairType
 from maar.ports.log import Head
+from maar.services.repair.ranges import vnode
+from maar.services.repair.rules import REPAIR
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import objects_of
 from support.lake.kept_stores import Kept
-from support.metastore.copies import EU, MAIN, US, stores, want
+from support.metastore.copies import EU, MAIN, US, Repairing, stores, want
+from support.metastore.fold import TENANT
 from support.stores.memory_store import MemoryStore
 
 pytestmark = pytest.mark.timeout(1200)  # on a machine that has much else to do
@@ -35,6 +44,7 @@ pytestmark = pytest.mark.timeout(1200)  # on a machine that has much else to do
 EVERY = (MAIN, EU, US)
 OTHERS = st.sampled_from([EU, US])
 ANY = st.integers(0, 1000)
+NOTHING = Account(0, 0, 0)
 
 
 class CopiesOfBlocks(RuleBasedStateMachine):
@@ -53,6 +63,7 @@ class CopiesOfBlocks(RuleBasedStateMachine):
         self.default: tuple[StoreName, ...] = (EU,)
         self.leaving: set[StoreName] = set()
         self.promised: dict[StoreName, set[int]] = {name: set() for name in EVERY}
+        self.repaired: set[tuple[tuple[StoreName, ...], int]] = set()  # ranges, by stores
         self.lake.step()
         for _ in range(3):
             self.push_and_compact()
@@ -184,6 +195,53 @@ class CopiesOfBlocks(RuleBasedStateMachine):
             self.damaged.discard((block, at))
             self.promised[at] -= self.profiles[block]
 
+    # ── the ways to where mistakes would show ──
+
+    @rule(one=ANY, other=ANY)
+    def merge_and_clean(self, one: int, other: int) -> None:
+        """Nobody has copied what was made yet, so what it was made of stays where that is."""
+        self.merge(one, other)
+        self.clean()
+
+    @rule(one=ANY, other=ANY, store=OTHERS)
+    def merge_while_a_store_is_away(self, one: int, other: int, store: StoreName) -> None:
+        """What was replaced goes from the others at once, and from that store when it is back."""
+        self.catch_up()
+        self.go_away(store, away=True)
+        self.merge_and_clean(one, other)
+        self.catch_up()
+        self.clean()
+
+    @rule(one=ANY, other=ANY, to=OTHERS)
+    def merge_what_is_being_copied(self, one: int, other: int, to: StoreName) -> None:
+        """The commit of a copy comes when its block was replaced."""
+        entry = self.lake.repair.entry
+        late = {block: entry((block, to), attempt="late") for block in sorted(self.copies)}
+        self.merge(one, other)
+        for block in sorted(late.keys() - self.copies):
+            (refused,) = self.lake.fold.put(late[block])
+            assert isinstance(refused, Refused)
+            assert block not in self.lake.state.blocks
+
+    @rule(number=ANY, store=OTHERS)
+    def drain_beside_a_bad_copy(self, number: int, store: StoreName) -> None:
+        """The copy at home is bad when a store is to give up its own."""
+        for name in EVERY:
+            self.go_away(name, away=False)
+        self.leave(store, keeps=False)
+        self.catch_up()
+        self.go_bad(number, MAIN)
+        self.keep_stores(3)
+
+    @rule(number=st.integers(0, 3))
+    def repair_a_range(self, number: int) -> None:
+        looked_at, tokens = tuple(sorted(self.wanted)), vnode(number)
+        fold = self.lake.fold
+        session = Repairing(fold, RepairOrder(RepairType.VNODE, looked_at, (tokens,)))
+        fold.put(session.entry(subrange=(tokens.start, tokens.end), looked_at=looked_at))
+        fold.put(PlanCompleted(session.plan, session.token, PlanResult(REPAIR, (), NOTHING)))
+        self.repaired.add((looked_at, number))
+
     @rule(default=st.sampled_from([(), (EU,), (US,), (EU, US)]))
     def want_other_stores(self, default: tuple[StoreName, ...]) -> None:
         before = self.wanted
@@ -286,8 +344,16 @@ class CopiesOfBlocks(RuleBasedStateMachine):
             assert told[store].missing.blocks == (len(lacks) if store in self.wanted else 0)
         lacking = {b for b, held in self.copies.items() if not self.wanted <= set(held)}
         assert {
-            b for t in self.lake.state.tenants_to_copy() for b in self.lake.state.to_copy(t)
+            b for t in self.lake.state.tenants_with_blocks() for b in self.lake.state.to_copy(t)
         } == lacking
+
+    @invariant()
+    def a_range_was_repaired_only_in_the_stores_that_were_looked_at(self) -> None:
+        for others in ((), (EU,), (US,), (EU, US)):
+            looked_at = tuple(sorted((MAIN, *others)))
+            times = self.lake.state.repair_times(TENANT, looked_at, whole_only=True).times
+            known = {number for number, at in enumerate(times) if at is not None}
+            assert known == {number for stores_, number in self.repaired if stores_ == looked_at}
 
     @invariant()
     def what_waits_to_be_deleted_is_there_and_is_not_listed(self) -> None:

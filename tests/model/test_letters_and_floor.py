@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import registration
-from maar.metastore.leader import claim
-from maar.metastore.leader.dead_letters import DeadLetters
-from maar.metastore.leader.orphans import Orphans
+from maar.metastore.leader.deleting.orphans import Orphans
+from maar.metastore.leader.letters.dead_letters import DeadLetters
+from maar.metastore.leader.stores import claim
 from maar.metastore.records.effects import Registered
 from maar.metastore.records.entries import BlocksAdded, BlocksExpired
 from maar.metastore.views import reads

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from maar.metastore.fold import retirement
-from maar.metastore.leader import claim
-from maar.metastore.leader.orphans import Orphans
+from maar.metastore.leader.deleting.orphans import Orphans
+from maar.metastore.leader.stores import claim
 from maar.metastore.records.effects import Completed, Leased
 from maar.metastore.records.entries import (
     AttemptFenced,

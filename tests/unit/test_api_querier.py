@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maar.api.protocol import wire
+from maar.api.query.querier import label_sets_reply, series_reply
+from maar.ports.query import Point, SeriesPoints
 from support.http.front import Front
 from support.http.pushed import CPU, NOW_NS, gz, pprof
 
@@ -185,3 +189,29 @@ def test_what_cannot_be_asked_is_answered_with_a_sentence(
 def test_a_question_larger_than_any_question_is_refused(front: Front) -> None:
     reply = ask(front, "LabelNames", matchers=["x" * (1 << 20)])
     assert reply.status_code == 413
+
+
+labels_of_any_text = st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)), max_size=3)
+
+
+@given(
+    st.lists(
+        st.builds(
+            SeriesPoints,
+            labels_of_any_text.map(tuple),
+            st.lists(
+                st.builds(
+                    Point,
+                    st.sampled_from([0, 1, 2**62]),
+                    st.sampled_from([0.0, -0.0, 1.5, -3.0, 1e300]),
+                ),
+                max_size=3,
+            ).map(tuple),
+        ),
+        max_size=3,
+    )
+)
+def test_json_that_is_made_without_a_message_says_the_same(found: list[SeriesPoints]) -> None:
+    """`repr` tells -0.0 from 0.0, and the order of fields."""
+    for made in (series_reply(found), label_sets_reply([one.labels for one in found])):
+        assert repr(made.json()) == repr(wire.json_of(made.message()))

@@ -108,6 +108,12 @@ time.sleep(600)
         time.sleep(0.01)
 
 
+def test_a_benchmark_that_says_no_number_has_failed(tmp_path: Path) -> None:
+    made = tree(tmp_path / "made", "print('all is well')")
+    result = TOOL["run"](made, BENCH("one.py", 60), "", limit_s=60)
+    assert result.failure == "said no number"
+
+
 def _runs(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

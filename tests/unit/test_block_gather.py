@@ -8,6 +8,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import numpy as np
+
+from maar.block.decode import interning
 from maar.block.decode.gather import Gather
 from maar.block.decode.to_tables import decode_one, decode_profiles
 from maar.model.profile import RawProfile
@@ -21,16 +24,19 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
+from maar.pprof.tables import TableRoom
 from support.lake.block_plans import NOON_NS, raw_profile
 from support.load.pprof_scramble import random_profile
 
 TABLES = ("profiles", "stacks", "locations", "series")
 
 
-def gathered(profiles: list[RawProfile], *, mask: int = (1 << 64) - 1) -> dict[str, Any]:
-    gather = Gather(mask=mask)
+def gathered(
+    profiles: list[RawProfile], *, seed: str = "", mask: int = (1 << 64) - 1
+) -> dict[str, Any]:
+    gather, room = Gather(seed=seed, mask=mask), TableRoom()
     for profile in profiles:
-        gather.add(profile, decode_one(profile)[0])
+        gather.add(profile, decode_one(profile, room)[0])
     assert len(gather) == len(profiles)
     tables = gather.tables()
     found = {name: tables.tables[name].to_pylist() for name in TABLES}
@@ -154,3 +160,39 @@ def test_ids_that_collide_are_given_anew() -> None:
     assert sorted((functions[row["stack_id"]], row["value"]) for row in found["samples"]) == sorted(
         (known[row["stack_id"]], row["value"]) for row in wanted["samples"].to_pylist()
     )
+
+
+def test_the_rows_are_the_same_whatever_the_seed_is() -> None:
+    chance = Random(5)
+    profiles = [raw_profile(random_profile(chance, size=6), client_id=str(n)) for n in range(20)]
+    assert gathered(profiles, seed="one") == gathered(profiles, seed="another")
+
+
+def test_texts_that_meet_in_one_table_are_apart_in_that_of_another_attempt() -> None:
+    """Else whoever knows how texts are hashed could push such that every search is long."""
+    texts = [f"function {number} of a package".encode() for number in range(20_000)]
+    first = places_of(texts, seed="the attempt that somebody knew")
+    crafted = [text for text, place in zip(texts, first, strict=True) if place == first[0]]
+    assert len(crafted) > 40
+    met = places_of(crafted, seed="another attempt")
+    assert len(set(met)) > len(crafted) / 2
+
+
+def test_texts_made_to_meet_whatever_the_seed_is_do_not() -> None:
+    """A flip of the highest bit passes through a product unchanged, and a later flip undoes it."""
+    one = bytes(16)
+    other = (1 << 63).to_bytes(8, "little") + (1 << 63 | 1 << 31).to_bytes(8, "little")
+    met = [len({*places_of([one, other], seed=str(n), bits=64)}) for n in range(50)]
+    assert met == [2] * 50
+
+
+def places_of(texts: list[bytes], *, seed: str, bits: int = 8) -> list[int]:
+    """Where each text is looked for in a table of 2 ** bits places."""
+    pool = interning.Pool(np.uint8, interning.hash_keys(seed))
+    length = np.array([len(text) for text in texts], np.int64)
+    arrays = pool.reserve(len(texts), int(length.sum()))
+    raw = np.frombuffer(b"".join(texts), np.uint8)
+    number = np.empty(len(texts), np.int64)
+    known = interning.number_strings(arrays, 0, raw, np.cumsum(length) - length, length, number)
+    assert known == len(set(texts))
+    return [int(hashed) & ((1 << bits) - 1) for hashed in arrays.hashes[:known]]

@@ -12,7 +12,7 @@ from maar.model.plan import ROLLBACK, Account, PlanResult, PlanState
 from maar.ports.plan_board import Answer, Report, SchedulePlan
 from maar.services.clean.rules import CLEAN
 from support.metastore.leader_term import W1, W2, LeaderDecisions
-from support.metastore.plan_steps import begun, execute, scheduled
+from support.metastore.plan_steps import begin, execute, schedule_plan
 from support.metastore.schedule_steps import leader_with
 
 OFTEN = 9  # three times the limit
@@ -24,8 +24,8 @@ def cleaner(leader: LeaderDecisions) -> list[Leased]:
 
 def due(leader: LeaderDecisions) -> PlanId:
     """Somebody died while he wrote, so that a cleaning is due; it is handed out."""
-    plan = scheduled(leader, 1, 2, removable=False)
-    begun(leader, plan, W2)
+    plan = schedule_plan(leader, 1, 2, removable=False)
+    begin(leader, plan, W2)
     leader.wait(3600)
     (lease,) = cleaner(leader)
     assert leader.plan(lease.plan).kind == CLEAN
@@ -83,7 +83,7 @@ def test_by_hand_nobody_waits_for_its_rest() -> None:
 def test_meanwhile_a_plan_that_was_set_aside_is_probed() -> None:
     leader = leader_with(failure_limit=1)
     plan = due(leader)
-    bad = scheduled(leader, 5, removable=False)
+    bad = schedule_plan(leader, 5, removable=False)
     leader.put([PlanExcluded(bad, None, leader.now)])
     leader.pass_rest()
     (cleaning,) = cleaner(leader)

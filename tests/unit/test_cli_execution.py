@@ -18,7 +18,7 @@ from maar.api.admin import execution as api_execution
 from maar.app import execution as app_execution
 from maar.cli import executing
 from maar.cli.commands import execution
-from maar.metastore.leader.claim import mark
+from maar.metastore.leader.stores.claim import mark
 from maar.metastore.records.entries import (
     PlanBisected,
     PlanCompleted,

@@ -170,3 +170,19 @@ def test_the_metastores_status_is_asked_of_a_server_when_no_replica_is_named(
     front.metastore.status = hangs  # type: ignore[method-assign]
     code, _, err = say("metastore", "status", "--data", str(tmp_path))
     assert (code, "the metastore hangs" in err) == (3, True)
+
+
+def test_fronts_that_share_the_port_are_shown_and_one_that_is_gone_is_trouble(
+    front: Front, say: Say
+) -> None:
+    told(front, wall_time_ns=1_000_000 * SECOND_NS)
+    well = {"restarts": 0, "hangs": 0, "hung_at_ns": 0, "runs": True}
+    front.processes.append({"process": "front", **well})
+    assert "share the port" not in say("status")[1]
+    front.processes[:] = [
+        {"process": "front-1", **well},
+        {"process": "front-2", **well, "restarts": 3, "runs": False},
+    ]
+    said = say("status")[1]
+    assert "2 fronts share the port: front-1, front-2 (3 restarts)" in said
+    assert "TROUBLE the process front-2 has ended and is being started again" in said

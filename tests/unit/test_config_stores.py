@@ -150,7 +150,7 @@ def test_a_tenant_names_its_stores_in_the_tenants_file(tmp_path: Path) -> None:
         StoreSpec(EU, "europe", (Zone("fra"), Zone("ams"))),
         StoreSpec(US, "us-east-1", (Zone("iad"),)),
     )
-    assert known.checked() == ""
+    assert known.problem() == ""
     tenants.write_text('[acme]\nstores = ["asia"]\n')
     with pytest.raises(InvalidInput, match=r"stores of \[acme\] in .* names the store 'asia'"):
         Tenants(loaded(tmp_path, TWO, MAAR_TENANTS__FILE=str(tenants)))

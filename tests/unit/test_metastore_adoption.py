@@ -9,16 +9,18 @@ import pytest
 
 from maar.block.format.segment import write_segment
 from maar.block.read.reread import reread
-from maar.metastore.leader.adoption import Adoption
-from maar.metastore.records.effects import Refused
-from maar.metastore.records.entries import RegistrationFloor
+from maar.metastore.leader.stores.adoption import Adoption
+from maar.metastore.records.effects import Completed, Refused
+from maar.metastore.records.entries import PlanCompleted, RegistrationFloor
 from maar.model import keys
 from maar.model.block import TABLES, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId, Incarnation, PlanId, Zone
+from maar.model.plan import Account, PlanResult
 from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectStore
+from maar.services.compact.rules import COMPACT
 from support.lake.lost_log import Lives, manifest_key, tables
 from support.metastore.fold import INCARNATION, SMALL
 from support.segment.writer_in_memory import raw_profile
@@ -85,6 +87,35 @@ def test_a_plan_that_was_completed_after_the_snapshot_loses_nothing() -> None:
     assert lake.state.tally.blocks_missed == 2
     (answer,) = lake.complete_as(plan, token, made)
     assert isinstance(answer, Refused)
+
+
+def test_a_lone_block_that_had_risen_is_adopted_as_it_was_written_and_rises_again() -> None:
+    """Its manifest knows nothing of its rise, which wrote nothing. No profile depends on a level:
+    it costs a plan of no work once more.
+    """
+    lake = Lives()
+    saved = lake.save()
+    made = lake.merge([lake.push(1), lake.push(2)])
+    lake.pass_time(HOUR_NS)
+    lake.clean()
+
+    def rise() -> None:
+        plan = lake.schedule(lake.live())
+        token = lake.lease(plan)
+        done = PlanResult(COMPACT, (), Account(made.profiles, 0, 0), adopted=True)
+        (effect,) = lake.fold.put(PlanCompleted(plan, token, done))
+        assert isinstance(effect, Completed)
+        (block,) = lake.live()
+        assert (block.id, block.level) == (made.id, 2)
+
+    rise()
+    lake.lose(saved)
+    lake.adopt()
+    (found,) = lake.live()
+    assert (found.id, found.level) == (made.id, 1)
+    assert lake.visible_profiles() == {1, 2}
+    rise()
+    assert lake.visible_profiles() == {1, 2}
 
 
 def test_inputs_that_are_still_there_and_their_output_are_both_adopted() -> None:

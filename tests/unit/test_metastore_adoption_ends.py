@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from maar.block.format import dead_letter
-from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.leader.letters.dead_letters import DeadLetters
 from maar.metastore.records.entries import AdoptionEnded, Reincarnated
 from maar.metastore.replica import snapshot
 from maar.metastore.state.state import Anchor

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from maar.metastore.decide import stores as decisions
-from maar.metastore.leader import claim
-from maar.metastore.leader.adoption import Adoption
+from maar.metastore.leader.stores import claim
+from maar.metastore.leader.stores.adoption import Adoption
 from maar.metastore.records.entries import AdoptionEnded, StoresSet
 from maar.model import keys
 from maar.model.block import BlockMeta, Location

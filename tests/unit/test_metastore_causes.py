@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import retirement
-from maar.metastore.leader import cleaning
+from maar.metastore.leader.deleting import cleaning
 from maar.metastore.records.entries import BlocksExpired
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
@@ -15,7 +15,7 @@ from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta
 from maar.model.time import DAY_NS
 from support.clock.virtual_time import run_virtually
-from support.lake.fold_and_store import Lake, unasked
+from support.lake.fold_and_store import Lake, bare_deleter
 from support.metastore.fold import DAY_START_NS, SMALL
 
 
@@ -61,7 +61,7 @@ def test_what_nothing_had_to_replace_goes_after_its_time(cause: Cause) -> None:
     retired = world.state.retired[meta.id]
     world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=cause)
     (removal,) = due(world)
-    assert cleaning.carry_out(unasked(world.store), removal) == ""
+    assert cleaning.carry_out(bare_deleter(world.store), removal) == ""
     assert world.objects("segments/") == set()
 
 
@@ -77,7 +77,7 @@ def test_what_was_replaced_by_nothing_stays_and_says_so() -> None:
     retired = world.state.retired[meta.id]
     world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=Cause.REPLACED)
     (removal,) = due(world)
-    assert "wrote no output" in cleaning.carry_out(unasked(world.store), removal)
+    assert "wrote no output" in cleaning.carry_out(bare_deleter(world.store), removal)
     assert len(world.objects("segments/")) == 1
     told = explain(world.state, meta.id, now=world.now()).sentences
     assert any("cannot be deleted" in sentence for sentence in told)
@@ -90,7 +90,7 @@ def test_what_was_replaced_stays_when_its_successor_is_not_known_any_more() -> N
     world.state.blocks.remove(made.id)  # no entry does this
     (removal,) = due(world)
     assert f"{made.id}, which replaces it, is not known" in cleaning.carry_out(
-        unasked(world.store), removal
+        bare_deleter(world.store), removal
     )
     assert len(world.objects("segments/")) == 1
 
@@ -103,7 +103,7 @@ def test_what_nothing_is_left_of_is_forgotten_though_its_successor_is_not_known(
     world.state.blocks.remove(made.id)
     world.store.delete(meta.files[0].locations[0].key)
     (removal,) = due(world)
-    assert cleaning.carry_out(unasked(world.store), removal) == ""
+    assert cleaning.carry_out(bare_deleter(world.store), removal) == ""
 
 
 def test_what_replaced_a_block_stays_while_that_block_has_to() -> None:

@@ -12,11 +12,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.block.format import dead_letter
-from maar.metastore.leader import claim
+from maar.metastore.leader.stores import claim
 from maar.metastore.recovery import restoring, traces
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
-from maar.metastore.state.state import MetaState, Totals
+from maar.metastore.state.state import CountsSinceGenesis, MetaState
 from maar.model import keys
 from maar.model.block import Kind
 from maar.model.errors import InvalidInput, NotFound, Rejected, Unavailable
@@ -228,7 +228,9 @@ def test_a_log_that_was_there_before_claims_goes_on() -> None:
 def test_a_log_that_has_led_goes_on_although_the_store_does_not_answer() -> None:
     store = FaultyStore()
     store.fault = lambda _operation, _key: Unavailable("the store is away")
-    claim.settle(store, MetaState(incarnation=INCARNATION, tally=Totals(profiles_added=1)))
+    claim.settle(
+        store, MetaState(incarnation=INCARNATION, tally=CountsSinceGenesis(profiles_added=1))
+    )
     claim.settle(store, MetaState(incarnation=INCARNATION, former=(OTHER,)))
     with pytest.raises(Unavailable):
         claim.settle(store, MetaState(incarnation=INCARNATION))

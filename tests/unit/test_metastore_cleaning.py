@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import retirement
-from maar.metastore.leader import cleaning
-from maar.metastore.leader.cleaner import CleanerBounds
+from maar.metastore.leader.deleting import cleaning
+from maar.metastore.leader.deleting.cleaner import CleanerBounds
 from maar.metastore.leader.held_back import REST_NS
 from maar.metastore.records.entries import BlocksExpired, PinsTaken
 from maar.metastore.replica.timing import TIMING
@@ -20,7 +20,7 @@ from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import FencingToken, PlanId
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from support.clock.virtual_time import Gate, run_virtually, until
-from support.lake.fold_and_store import Lake, objects_of, put, unasked, with_time
+from support.lake.fold_and_store import Lake, bare_deleter, objects_of, put, with_time
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 from support.stores.memory_store import MemoryStore
 
@@ -80,7 +80,7 @@ def test_a_merged_block_takes_its_manifest_and_intents_along_and_nobody_elses() 
     put(store, new)
     for key in intents:
         store.create(key, b"i")
-    assert cleaning.carry_out(unasked(store), cleaning.Removal((old,), (new,))) == ""
+    assert cleaning.carry_out(bare_deleter(store), cleaning.Removal((old,), (new,))) == ""
     kept = {info.key for info in store.list("")}
     assert kept == {*objects_of(new), intents[1]}
 
@@ -111,7 +111,7 @@ def test_a_deletion_that_is_broken_off_leaves_nothing_that_comes_back(deletions:
     assert isinstance(world.store, Mortal)
     world.store.deletions = deletions
     with pytest.raises(Unavailable):
-        cleaning.carry_out(unasked(world.store), cleaning.Removal((made,), ()))
+        cleaning.carry_out(bare_deleter(world.store), cleaning.Removal((made,), ()))
     left = {info.key for info in world.store.list("lake/")}
     manifest = keys.manifest_of(made.files[0].locations[0].key)
     tables = {file.locations[0].key for file in made.files}
@@ -120,7 +120,7 @@ def test_a_deletion_that_is_broken_off_leaves_nothing_that_comes_back(deletions:
     if tables & left:
         assert world.objects("attempts/") == set(intents), "what is left must still be announced"
     world.store.deletions = 100
-    assert cleaning.carry_out(unasked(world.store), cleaning.Removal((made,), ())) == ""
+    assert cleaning.carry_out(bare_deleter(world.store), cleaning.Removal((made,), ())) == ""
     assert not world.objects("lake/") | world.objects("attempts/")
 
 
@@ -137,7 +137,7 @@ def test_a_quarantine_block_that_expired_goes_with_its_intents() -> None:
     store = MemoryStore()
     put(store, made)
     store.create(keys.intent(plan=plan, token=token, attempt="a1", ordinal=0), key.encode())
-    assert cleaning.carry_out(unasked(store), cleaning.Removal((made,), ())) == ""
+    assert cleaning.carry_out(bare_deleter(store), cleaning.Removal((made,), ())) == ""
     assert list(store.list("")) == []
 
 
@@ -240,7 +240,7 @@ def test_what_replaced_a_block_does_not_go_while_that_block_is_looked_after() ->
     world.pass_time(SMALL.retire_delay_ns + 1)
     work = cleaning.removals(world.state, now=world.now(), limit=100)
     found = [
-        cleaning.carry_out(unasked(world.store), one) for one in reversed(work)
+        cleaning.carry_out(bare_deleter(world.store), one) for one in reversed(work)
     ]  # threads have no order
     assert found == ["", ""]
     for _ in range(2):

@@ -11,7 +11,7 @@ from maar.metastore.fold import rollback
 from maar.metastore.records.effects import Completed, Effect, Leased, Refused, Scheduled
 from maar.metastore.records.entries import PlansScheduled, PolicySet
 from maar.metastore.state import audit, snapshot_parts
-from maar.metastore.state.state import MetaState, Scope
+from maar.metastore.state.state import MetaState, SetbackScope
 from maar.metastore.views import reads
 from maar.metastore.views.explain import explain
 from maar.model import keys
@@ -235,9 +235,9 @@ def test_windows_are_of_one_store_and_zone_and_tenant(lake: Lake) -> None:
     assert (window.blocks, window.bytes, window.queued) == (2, 2 * FINISHED, 0)
     assert list(lake.state.windows_of(TenantId("other"), DAY)) == []
     assert list(lake.state.windows_of(TENANT, DAY + 1)) == []
-    assert {meta.id for meta in lake.state.finished_of(window.key)} == {one, other}
+    assert {meta.id for meta in lake.state.finished_blocks(window.key)} == {one, other}
     elsewhere = msgspec.structs.replace(window.key, zone="north")
-    assert list(lake.state.finished_of(elsewhere)) == []
+    assert list(lake.state.finished_blocks(elsewhere)) == []
 
 
 # ── by hand ────────────────────────────────────────────────────────────────────────────────────
@@ -468,7 +468,9 @@ def test_what_comes_late_is_clustered_beside_a_block_that_is_left_out(
     keeps_failing(lake)
     search(lake, bad)
     with monkeypatch.context() as patch:  # workers ask every second
-        patch.setattr(MetaState, "finished_of", lambda *_: pytest.fail("it looks at all blocks"))
+        patch.setattr(
+            MetaState, "finished_blocks", lambda *_: pytest.fail("it looks at all blocks")
+        )
         assert lake.due() == []
     (excluded,) = lake.state.plans.of_kind(CLUSTER)
     asked = ask_for(lake)
@@ -563,7 +565,8 @@ def test_windows_are_gone_with_their_last_block(lake: Lake) -> None:
 
 
 def job_of(lake: Lake) -> JobState:
-    (job,) = CLUSTERING.job_ids(lake.state)
+    (tenant,) = CLUSTERING.job_tenants(lake.state)
+    (job,) = CLUSTERING.job_ids(lake.state, tenant)
     assert job == JobId(TENANT, CLUSTER)
     weekly = Schedule(interval_ns=7 * DAY_NS)
     found = CLUSTERING.job(lake.state, job, weekly, now=lake.leader.now)
@@ -572,7 +575,9 @@ def job_of(lake: Lake) -> JobState:
 
 
 def test_a_tenants_job_has_waited_as_long_as_its_oldest_day(lake: Lake) -> None:
-    assert list(CLUSTERING.job_ids(lake.state)) == [], "one block of a day is nothing to cluster"
+    assert list(CLUSTERING.job_tenants(lake.state)) == [], (
+        "one block of a day is nothing to cluster"
+    )
     lake.block()
     lake.block(shard=2)
     assert job_of(lake).nothing
@@ -588,7 +593,7 @@ def test_a_day_that_rests_after_failures_is_not_forgotten(lake: Lake) -> None:
     lake.until_s(CLOSED_S)
     assert not job_of(lake).why_not
     window = next(lake.state.windows_to_cluster(TENANT)).key
-    lake.state.setbacks[Scope(CLUSTER, window)] = Setback(1, LeaseTime(1 << 62))
+    lake.state.setbacks[SetbackScope(CLUSTER, window)] = Setback(1, LeaseTime(1 << 62))
     found = job_of(lake)
     assert "rest after failures" in found.why_not
     assert not found.nothing, "a day waits, and one day an alarm says so"

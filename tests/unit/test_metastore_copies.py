@@ -49,25 +49,25 @@ def why(effects: tuple[Effect, ...]) -> list[Refusal]:
 
 
 def test_by_default_a_block_is_wanted_at_home_only() -> None:
-    assert StoreSet().wanted(TENANT, MAIN) == (MAIN,)
+    assert StoreSet().wanted_stores(TENANT, MAIN) == (MAIN,)
 
 
 def test_a_tenant_has_its_own_stores_or_the_default_and_always_the_home() -> None:
     stores = StoreSet(
         tuple(map(StoreSpec, (MAIN, EU, US))), (EU,), (TenantStores(TenantId("globex"), (US,)),)
     )
-    assert stores.wanted(TENANT, MAIN) == (EU, MAIN)
-    assert stores.wanted(TenantId("globex"), MAIN) == (MAIN, US)
-    assert stores.wanted(TenantId("globex"), US) == (US,)
+    assert stores.wanted_stores(TENANT, MAIN) == (EU, MAIN)
+    assert stores.wanted_stores(TenantId("globex"), MAIN) == (MAIN, US)
+    assert stores.wanted_stores(TenantId("globex"), US) == (US,)
 
 
 def test_a_store_that_leaves_is_wanted_for_nothing_and_the_first_that_stays_takes_its_place() -> (
     None
 ):
     stores = StoreSet(tuple(map(StoreSpec, (MAIN, EU, US))), (EU,), (), leaving=(EU,))
-    assert stores.wanted(TENANT, MAIN) == (MAIN,)
-    assert stores.wanted(TENANT, EU) == (MAIN,)
-    assert msgspec.structs.replace(stores, leaving=(EU, MAIN)).wanted(TENANT, EU) == (US,)
+    assert stores.wanted_stores(TENANT, MAIN) == (MAIN,)
+    assert stores.wanted_stores(TENANT, EU) == (MAIN,)
+    assert msgspec.structs.replace(stores, leaving=(EU, MAIN)).wanted_stores(TENANT, EU) == (US,)
 
 
 def test_a_zone_has_the_home_that_names_it_or_the_first() -> None:
@@ -93,7 +93,7 @@ def test_a_zone_has_the_home_that_names_it_or_the_first() -> None:
 )
 def test_stores_that_cannot_be_are_refused(stores: StoreSet, wrong: str) -> None:
     lake = Lake()
-    assert wrong in stores.checked()
+    assert wrong in stores.problem()
     assert why(lake.fold.put(StoresSet(stores))) == [Refusal.STORES]
     assert lake.state.stores == StoreSet()
 

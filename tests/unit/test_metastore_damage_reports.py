@@ -84,7 +84,7 @@ def test_a_repair_is_asked_once_for_each_time_that_a_reader_complains() -> None:
     reports.hear(lake.state, [bad(meta, EU)])
     for _ in range(2):
         assert reports.waiting(lake.state) == [(TENANT, meta.id)]
-    reports.asked([meta.id])
+    reports.forget([meta.id])
     assert reports.waiting(lake.state) == []
     assert heard(reports, lake) == [(meta.id, EU)], "it is shown as damaged until it is healed"
     reports.hear(lake.state, [bad(meta, EU)])

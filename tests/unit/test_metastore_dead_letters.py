@@ -12,7 +12,7 @@ import pytest
 from maar.block.format import dead_letter
 from maar.metastore.decide import dead_letter_rules
 from maar.metastore.decide.dead_letter_rules import Fate, FoundLetter, reach, verdict
-from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.leader.letters.dead_letters import DeadLetters
 from maar.metastore.records.entries import BlocksAdded, BlocksExpired, RegistrationFloor
 from maar.metastore.state.state import NO_FLOOR
 from maar.metastore.views import reads

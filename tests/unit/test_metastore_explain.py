@@ -113,6 +113,15 @@ def test_the_batch_is_the_one_that_the_planner_would_cut() -> None:
             assert found == (number, batch, True)
 
 
+def test_a_block_is_told_that_its_batch_goes_with_others_while_workers_are_behind() -> None:
+    fold = Fold(policy=msgspec.structs.replace(SMALL, backlog_count=6))
+    metas = added(fold, *(segment(n) for n in range(10)))
+    assert "one plan takes 6 blocks (compaction.backlog_count)" in of(fold, metas[4], "queued")
+    assert "asks for work, after 1 other of its lane" in of(fold, metas[8], "queued")
+    assert "Its batch is open: it closes at 3 blocks (now 1)" in of(fold, metas[9], "queued")
+    assert "About 1 plan of its lane" in of(fold, metas[9], "queued", looked_at_max=5)
+
+
 def test_behind_very_many_blocks_a_place_is_estimated() -> None:
     fold = Fold()
     metas = added(fold, *(segment(n) for n in range(30)))

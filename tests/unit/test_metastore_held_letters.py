@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from maar.block.format import dead_letter
-from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.leader.letters.dead_letters import DeadLetters
 from maar.metastore.records.entries import RegistrationFloor
 from maar.metastore.state.state import NO_FLOOR
 from maar.model import keys

@@ -8,7 +8,7 @@ import pytest
 from maar.metastore.decide import wishes
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.fold import deletion
-from maar.metastore.leader import committing
+from maar.metastore.leader.stores import committing
 from maar.metastore.records.effects import Completed, Effect, Refused
 from maar.metastore.records.entries import (
     BlocksLost,
@@ -46,7 +46,7 @@ from maar.services.rules import PlanScope
 from support.lake.lost_log import SIZE, Lives, manifest_key, tables
 from support.metastore.fold import DAY, SMALL, TENANT, Fold, output, segment
 from support.metastore.leader_term import W1, LeaderDecisions
-from support.metastore.plan_steps import begun, execute, held, survey, why_skipped
+from support.metastore.plan_steps import begin, execute, lease_held, survey, why_skipped
 
 LEASE_S = 10
 DELAY_S = 600
@@ -97,7 +97,7 @@ def block(
 def complete(
     leader: LeaderDecisions, plan: PlanId, outputs: tuple[BlockMeta, ...], account: Account
 ) -> Effect:
-    lease = held(leader, plan)
+    lease = lease_held(leader, plan)
     result = PlanResult(INGEST, outputs, account)
     (effect,) = leader.report(lease, Report(plan, lease.token, result))
     return effect
@@ -109,7 +109,7 @@ def test_what_it_wrote_shows_in_one_entry_and_is_as_old_as_the_plan(
     plan = opened(leader)
     at = leader.plan(plan).scheduled_at
     leader.wait(3)
-    token = begun(leader, plan)
+    token = begin(leader, plan)
     leased = reads.leased_plan(leader.fold.state, plan)
     assert (leased.inputs, leased.scheduled_at) == ((), at)
     made = [block(plan, token, at, ordinal) for ordinal in range(3)]
@@ -139,7 +139,7 @@ def test_a_result_that_cannot_be_is_refused(
     leader: LeaderDecisions, wrong: dict[str, object], account: Account, why: Refusal
 ) -> None:
     plan = opened(leader)
-    token = begun(leader, plan)
+    token = begin(leader, plan)
     made = block(plan, token, leader.plan(plan).scheduled_at)
     refused = complete(leader, plan, (msgspec.structs.replace(made, **wrong),), account)
     assert isinstance(refused, Refused)
@@ -152,7 +152,7 @@ def test_a_block_with_keys_of_another_kind_or_owner_or_age_is_refused(
     leader: LeaderDecisions, what: str
 ) -> None:
     plan = opened(leader)
-    token = begun(leader, plan)
+    token = begin(leader, plan)
     at = leader.plan(plan).scheduled_at
     made = {
         "attempt": block(plan, token, at, attempt="a1"),
@@ -166,7 +166,7 @@ def test_a_block_with_keys_of_another_kind_or_owner_or_age_is_refused(
 
 def test_a_result_has_a_bound(leader: LeaderDecisions) -> None:
     plan = opened(leader)
-    token = begun(leader, plan)
+    token = begin(leader, plan)
     at = leader.plan(plan).scheduled_at
     many = tuple(block(plan, token, at, n, profiles=1) for n in range(OUTPUTS_MAX + 1))
     refused = complete(leader, plan, many, Account(OUTPUTS_MAX + 1, 0, 0))
@@ -211,7 +211,7 @@ def test_the_same_files_are_the_same_plan_while_it_is_pending_and_others_are_not
     assert opened(leader, "files-1") == plan
     assert opened(leader, "files-2") != plan
     assert opened(leader) != opened(leader), "without a request id each is its own"
-    begun(leader, plan)
+    begin(leader, plan)
     assert opened(leader, "files-1") == plan
     complete(leader, plan, (), Account(0, 5, 0))
     assert opened(leader, "files-1") != plan, "its source is looked at anew"
@@ -219,7 +219,7 @@ def test_the_same_files_are_the_same_plan_while_it_is_pending_and_others_are_not
 
 def test_cleaning_rolls_it_back_as_soon_as_its_lease_has_expired(leader: LeaderDecisions) -> None:
     plan = opened(leader)
-    begun(leader, plan)
+    begin(leader, plan)
     leader.wait(LEASE_S)
     assert why_skipped(leader, plan) == "live_lease"
     leader.fold.now += 1
@@ -248,14 +248,14 @@ def test_a_deletion_hides_what_was_opened_before_it_whenever_that_was_granted(
     leader.wait(86_400)
     leader.put([RegistrationFloor(LeaseTime(leader.now - 3600 * SECOND_NS))])
     (predicate,) = leader.fold.state.predicates.values()
-    assert "was opened before it" in deletion.unfinished(leader.fold.state, predicate)
-    token = begun(leader, plan)
-    assert "was opened before it" in deletion.unfinished(leader.fold.state, predicate)
+    assert "was opened before it" in deletion.why_unfinished(leader.fold.state, predicate)
+    token = begin(leader, plan)
+    assert "was opened before it" in deletion.why_unfinished(leader.fold.state, predicate)
     made = block(plan, token, leader.plan(plan).scheduled_at)
     assert isinstance(complete(leader, plan, (made,), Account(3, 0, 0)), Completed)
     assert deletion.applying(leader.fold.state, made) == (mask,)
     later = opened(leader)
-    token = begun(leader, later)
+    token = begin(leader, later)
     other = block(later, token, leader.plan(later).scheduled_at)
     assert isinstance(complete(leader, later, (other,), Account(3, 0, 0)), Completed)
     assert deletion.applying(leader.fold.state, other) == ()

@@ -8,7 +8,7 @@ import pytest
 
 from maar.metastore.decide import rollbacks
 from maar.metastore.fold import registration
-from maar.metastore.leader.claim import check_unused
+from maar.metastore.leader.stores.claim import check_unused
 from maar.metastore.records.effects import Completed
 from maar.metastore.records.entries import (
     BlocksAdded,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import leftovers
-from maar.metastore.leader.cleaner import BOUNDS, CleanerBounds
+from maar.metastore.leader.deleting.cleaner import BOUNDS, CleanerBounds
 from maar.metastore.leader.held_back import REST_NS
 from maar.metastore.records.effects import Leased, Refused, Swept
 from maar.metastore.records.entries import (

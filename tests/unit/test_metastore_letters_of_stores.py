@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from maar.block.format import dead_letter
-from maar.metastore.leader.dead_letters import DeadLetters
-from maar.metastore.leader.letters_of_stores import LettersOfStores, home_stores
+from maar.metastore.leader.letters.dead_letters import DeadLetters
+from maar.metastore.leader.letters.letters_of_stores import LettersOfStores, home_stores
 from maar.metastore.state.state import NO_FLOOR
 from maar.model.block import BlockMeta
 from maar.model.errors import NotFound, Unavailable

@@ -212,7 +212,7 @@ def test_what_was_joined_is_never_joined_again() -> None:
     deep(term)
     made = finish(term, begin(term))
     deep(term, COUNT - 1 - FRONT, shard=1)
-    assert term.fold.state.queue.unjoined(COMPACTION.lane(made)) == COUNT - 1
+    assert term.fold.state.queue.count_unjoined(COMPACTION.lane(made)) == COUNT - 1
     assert due(term) == [], "it does not count"
     term.add(*range(300, 310))
     (spec,) = due(term)
@@ -230,8 +230,8 @@ def test_a_snapshot_knows_what_was_joined() -> None:
     key = COMPACTION.lane(made)
     body = snapshot.encode(term.fold.state, Head(term.fold.state.index, bytes(32)))
     state, _ = snapshot.decode(body)
-    assert state.queue.unjoined(key) == term.fold.state.queue.unjoined(key) == FRONT
-    assert state.queue.joined() == term.fold.state.queue.joined() == 1
+    assert state.queue.count_unjoined(key) == term.fold.state.queue.count_unjoined(key) == FRONT
+    assert state.queue.count_joined() == term.fold.state.queue.count_joined() == 1
     assert state.queue.place(made.id) == term.fold.state.queue.place(made.id)
 
 
@@ -242,8 +242,8 @@ def test_compaction_takes_it_with_its_neighbours() -> None:
     first, second = (term.plan(each.plan) for each in term.hand_out(Wish(W1, 2, (COMPACT,))))
     assert first.inputs == tuple(blocks[:FRONT])
     assert second.inputs == (made.id,), "its age closes the batch: it is as old as its oldest input"
-    assert term.fold.state.queue.unjoined(COMPACTION.lane(made)) == 0
-    assert term.fold.state.queue.joined() == 0
+    assert term.fold.state.queue.count_unjoined(COMPACTION.lane(made)) == 0
+    assert term.fold.state.queue.count_joined() == 0
 
 
 # ── what the fold accepts ──────────────────────────────────────────────────────────────────────

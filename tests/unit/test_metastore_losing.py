@@ -6,7 +6,7 @@ import pytest
 
 from maar.block.read.damage import damages
 from maar.metastore.fold import losing
-from maar.metastore.leader import cleaning
+from maar.metastore.leader.deleting import cleaning
 from maar.metastore.records.effects import Cancelled, Lost, Refused
 from maar.metastore.records.entries import BlocksLost, Reincarnated
 from maar.metastore.state.retired import Cause
@@ -15,7 +15,7 @@ from maar.model.block import BlockMeta, Damage
 from maar.model.errors import NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation
 from maar.model.refusal import Refusal
-from support.lake.fold_and_store import Lake, unasked
+from support.lake.fold_and_store import Lake, bare_deleter
 from support.metastore.fold import SMALL, segment
 
 
@@ -50,7 +50,7 @@ def test_what_is_left_of_it_is_deleted_after_the_delay() -> None:
     lose(world, lost)
     world.pass_time(SMALL.retire_delay_ns + 1)
     (removal,) = cleaning.removals(world.state, now=world.now(), limit=10)
-    assert cleaning.carry_out(unasked(world.store), removal) == ""
+    assert cleaning.carry_out(bare_deleter(world.store), removal) == ""
     assert world.objects("segments/") == set()
 
 

@@ -26,7 +26,7 @@ from maar.model.plan import AttemptEnd
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange, WallTime
 from support.metastore.fold import DAY, DAY_START_NS, SMALL, Fold, segment
 from support.metastore.leader_term import LeaderDecisions
-from support.metastore.plan_steps import begun, held, scheduled, survey, undone
+from support.metastore.plan_steps import begin, lease_held, schedule_plan, survey, undone
 from support.metastore.plans import add_plan, complete_plan, fail_plan, lease_plan
 
 
@@ -101,8 +101,8 @@ def test_an_eviction_is_counted_and_the_parked_plan_shown() -> None:
 def test_backlog_plans_and_remains_are_shown_as_they_are() -> None:
     it = Counted()
     it.put(BlocksAdded((segment(1, size=10), segment(2, size=20))))
-    held = add_plan(it, segment(3, shard=2))
-    it.put(PlanExcluded(held, None, LeaseTime(SECOND_NS)))
+    lease_held = add_plan(it, segment(3, shard=2))
+    it.put(PlanExcluded(lease_held, None, LeaseTime(SECOND_NS)))
     complete_plan(it, add_plan(it, segment(4, shard=3), segment(5, shard=3)))
     it.now = 5 * SECOND_NS
     it.observe()
@@ -282,11 +282,12 @@ def test_rollbacks_are_counted_from_their_making_to_their_end() -> None:
     it = Counted(policy=msgspec.structs.replace(SMALL, rollback_delay_ns=0))
     one = LeaderDecisions(it)
     stays, goes = (
-        scheduled(one, number, removable=removable) for number, removable in ((1, False), (2, True))
+        schedule_plan(one, number, removable=removable)
+        for number, removable in ((1, False), (2, True))
     )
-    begun(one, stays)
-    begun(one, goes)
-    one.fail(held(one, stays))
+    begin(one, stays)
+    begin(one, goes)
+    one.fail(lease_held(one, stays))
     it.observe()
     assert it.value("dead_attempts") == 1
     one.wait(16)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from maar.metastore.leader.orphan_search import KEPT_MAX
-from maar.metastore.leader.orphans import WAIT_NS, Orphans
+from maar.metastore.leader.deleting.orphan_search import KEPT_MAX
+from maar.metastore.leader.deleting.orphans import WAIT_NS, Orphans
 from maar.metastore.records.entries import AttemptFenced, RegistrationFloor
 from maar.metastore.recovery import orphan_count
 from maar.model import keys

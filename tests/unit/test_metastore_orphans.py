@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from maar.block.format import dead_letter
-from maar.metastore.leader.orphans import SWEEP_S, Orphans
+from maar.metastore.leader.deleting.orphans import SWEEP_S, Orphans
 from maar.metastore.records.entries import BlocksAdded, RegistrationFloor
 from maar.metastore.recovery.verify import verify
 from maar.metastore.replica import snapshot

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from test_metastore_adoption_stores import TwoStores
 
-from maar.metastore.leader import claim
-from maar.metastore.leader.orphans_of_stores import OrphansOfStores
+from maar.metastore.leader.deleting.orphans_of_stores import OrphansOfStores
+from maar.metastore.leader.stores import claim
 from maar.metastore.records.entries import BlocksForgotten, CopiesEnded, LeftoversSwept
 from maar.model.block import BlockMeta
 from maar.model.ids import StoreName

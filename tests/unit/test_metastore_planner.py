@@ -23,7 +23,7 @@ from maar.model.lane import Item
 from maar.model.plan import PlanSpec, QueueKey
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.services.compact.rules import COMPACTION
+from maar.services.compact.rules import COMPACTION, LARGE_AT_ONCE, LARGE_BYTES
 from support.metastore.fold import SMALL, Fold, result, segment
 
 W1 = WorkerId("w1")
@@ -158,6 +158,63 @@ def test_a_deep_lane_does_not_hold_up_the_others_of_its_level() -> None:
     other = add(fold, 10, 11, 12, shard=2)
     add(fold, 4, 5, 6)
     assert batches(fold, limit=2) == [tuple(deep), tuple(other)]
+
+
+def behind(count: int = 9) -> Fold:
+    return Fold(policy=msgspec.structs.replace(SMALL, backlog_count=count))
+
+
+def test_batches_of_segments_that_closed_while_nobody_took_the_first_are_one_plan() -> None:
+    fold = behind()
+    (*one, rest) = add(fold, 1, 2, 3, 4)
+    assert batches(fold) == [tuple(one)], "nobody is behind yet: the second batch is open"
+    more = add(fold, *range(5, 12))
+    assert batches(fold) == [(*one, rest, *more[:5])], "two are left, which make no batch"
+    fold.now = 11 * SECOND_NS
+    assert batches(fold) == [(*one, rest, *more[:5]), tuple(more[5:])]
+
+
+def test_a_plan_of_several_batches_is_no_larger_in_number_bytes_or_time_than_it_may_be() -> None:
+    fold = behind(count=8)
+    add(fold, *range(12))
+    assert [len(batch) for batch in batches(fold)] == [6, 6]
+    fold = behind()
+    add(fold, *range(9), size=150_000)
+    assert [len(batch) for batch in batches(fold)] == [6, 3]
+    fold = behind()
+    add(fold, 1, 2, 3)
+    fold.now += 3601 * SECOND_NS
+    add(fold, 4, 5, 6)
+    assert [len(batch) for batch in batches(fold)] == [3, 3]
+
+
+def test_a_plan_of_several_batches_fits_a_task_also_where_a_batch_may_be_larger() -> None:
+    levels = (Level(count=3, bytes=1 << 30, age_ns=10 * SECOND_NS), *SMALL.levels[1:])
+    fold = Fold(policy=msgspec.structs.replace(SMALL, backlog_count=100, levels=levels))
+    add(fold, *range(9), size=LARGE_BYTES // 6)
+    assert [len(batch) for batch in batches(fold)] == [6, 3]
+
+
+def test_the_lanes_of_others_come_before_what_a_plan_of_several_batches_leaves() -> None:
+    fold = behind(count=6)
+    deep = add(fold, *range(6))
+    other = add(fold, 10, 11, 12, shard=2)
+    left = add(fold, 6, 7, 8)
+    assert batches(fold) == [tuple(deep), tuple(other), tuple(left)]
+
+
+def test_only_some_plans_of_a_round_have_several_batches_so_that_a_reply_is_bounded() -> None:
+    fold = behind()
+    for shard in range(LARGE_AT_ONCE + 1):
+        add(fold, *range(100 * shard, 100 * shard + 6), shard=shard)
+    assert [len(batch) for batch in batches(fold)] == [6] * LARGE_AT_ONCE + [3, 3]
+
+
+def test_blocks_that_were_merged_before_are_taken_batch_by_batch_however_many_wait() -> None:
+    pushes = Pushes()
+    pushes.fold = behind()
+    pushes.push(*["A11"] * 4)
+    assert [(spec.key.level, len(spec.inputs)) for spec in specs(pushes.fold)] == [(1, 2), (1, 2)]
 
 
 def test_low_levels_are_planned_first_and_no_more_than_wanted() -> None:

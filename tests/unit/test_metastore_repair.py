@@ -83,7 +83,8 @@ def due(lake: Lake, *down: StoreName) -> list[PlanSpec]:
     those that copy.
     """
     state, now, found = lake.state, LeaseTime(lake.fold.now), []
-    for job in REPAIRING.job_ids(state):
+    tenants = REPAIRING.job_tenants(state)
+    for job in (job for tenant in tenants for job in REPAIRING.job_ids(state, tenant)):
         schedule = REPAIRING.default_schedule(state.policy, job)
         known = REPAIRING.job(state, job, schedule, now=now, down=down)
         wanted = job == INCREMENTAL_JOB or job in state.repairs.asked
@@ -125,7 +126,7 @@ def commit(
         for entry in repairs.commit_entries(lake.state, request, now=now)
         for effect in lake.fold.put(entry)
     ]
-    return repairs.committed(effects, lake.state, request)
+    return repairs.commit_reply(effects, lake.state, request)
 
 
 def parts(plan: LeasedPlan) -> tuple[RepairPart, ...]:
@@ -368,7 +369,7 @@ class TestAsked:
         plan = begin(lake, due(lake)[0])
         carry_out(lake, plan)
         assert VNODE_JOB not in lake.state.repairs.asked
-        told = views.asked(lake.state, VNODE_JOB)
+        told = views.last_asked(lake.state, VNODE_JOB)
         assert (told.outcome, told.ranges, told.checked) == ("completed", VNODES, 1)
         finish(lake, plan)
         assert due(lake) == []
@@ -387,7 +388,7 @@ class TestAsked:
         assert len(spec.repair.ranges) == VNODES
         plan = begin(lake, spec)
         commit(lake, plan, RangeResult(tokens=vnode(3)))
-        assert views.asked(lake.state, VNODE_JOB).outcome == "running"
+        assert views.last_asked(lake.state, VNODE_JOB).outcome == "running"
 
     def test_a_second_wish_joins_the_first(self) -> None:
         lake = Lake()
@@ -460,6 +461,26 @@ class TestIncremental:
         finish(lake, plan)
         plan = begin(lake, due(lake)[0])
         assert [meta.id for meta in plan.inputs] == [two.id]
+
+    def test_what_was_copied_counts_before_the_session_ends(self) -> None:
+        """Where blocks are compacted sooner than a session ends, one commit at its end would find
+        none of them alive, again and again.
+        """
+        lake = Lake()
+        metas = [block(lake, 10 * n + 1) for n in range(rules.COMMITTED_BLOCKS_MAX + 1)]
+        want(lake.fold, EU)
+        plan = begin(lake, due(lake)[0])
+        first, second = tasks(plan)
+        assert {meta.id for meta in (*first.inputs, *second.inputs)} == {meta.id for meta in metas}
+        made = tuple(copy_of(meta, EU, plan.id, plan.token) for meta in first.inputs)
+        assert commit(lake, plan, RangeResult(copies=made, checked=len(made))).refused == ()
+        assert list(lake.state.to_copy(TENANT)) == [meta.id for meta in second.inputs]
+
+    def test_a_task_has_few_blocks_and_bytes_or_one_that_is_larger(self) -> None:
+        most, many = rules.COMMITTED_BYTES_MAX, rules.COMMITTED_BLOCKS_MAX
+        assert rules.part_ends([1] * (2 * many + 1)) == [many, 2 * many, 2 * many + 1]
+        assert rules.part_ends([most, 1, most + 1, 1, 1]) == [1, 2, 3, 5]
+        assert rules.part_ends([1]) == [1]
 
     def test_at_100_percent_there_is_nothing_to_do_and_it_is_known_since_when(self) -> None:
         lake = Lake()
@@ -571,8 +592,8 @@ class TestAgainstTheRest:
         plan = grant(lake, waiting)
         assert [part.tokens for part in parts(plan)] == [part.tokens for part in rest]
         carry_out(lake, plan)
-        assert views.asked(lake.state, VNODE_JOB).outcome == "completed"
-        assert views.asked(lake.state, VNODE_JOB).ranges == VNODES
+        assert views.last_asked(lake.state, VNODE_JOB).outcome == "completed"
+        assert views.last_asked(lake.state, VNODE_JOB).ranges == VNODES
         finish(lake, plan)
         lake.fold.now += 2 * SECOND_NS
         assert parts(grant(lake, other.id)) == (), "nothing is left of its session"
@@ -595,7 +616,7 @@ class TestAgainstTheRest:
         late = block(lake, 11)
         assert late.id not in {meta.id for meta in plan.inputs}
         carry_out(lake, plan)
-        assert views.asked(lake.state, VNODE_JOB).outcome == "completed"
+        assert views.last_asked(lake.state, VNODE_JOB).outcome == "completed"
 
 
 def test_every_chunk_knows_the_ranges_of_its_blocks_whatever_came_and_went() -> None:
@@ -631,7 +652,7 @@ def test_copies_are_counted_for_whoever_asked() -> None:
         for effect in lake.fold.put(entry)
     ]
     assert sum(isinstance(effect, CopyAdded) for effect in effects) == 2
-    told = views.asked(lake.state, INCREMENTAL_JOB)
+    told = views.last_asked(lake.state, INCREMENTAL_JOB)
     assert (told.outcome, told.copied, told.checked) == ("completed", 2, 1)
 
 
@@ -658,7 +679,7 @@ class TestStoreThatIsDown:
         carry_out(lake, plan)
         finish(lake, plan)
         assert due(lake, US) == []
-        assert views.asked(lake.state, VNODE_JOB).outcome == "running"
+        assert views.last_asked(lake.state, VNODE_JOB).outcome == "running"
         assert lake.state.repairs.of(TENANT, (US,)) == {}
         (spec,) = due(lake)  # it is back
         assert spec.repair is not None
@@ -666,7 +687,7 @@ class TestStoreThatIsDown:
         plan = begin(lake, spec)
         assert [meta.id for meta in plan.inputs] == [other.id]
         carry_out(lake, plan)
-        assert views.asked(lake.state, VNODE_JOB).outcome == "completed"
+        assert views.last_asked(lake.state, VNODE_JOB).outcome == "completed"
 
     def test_a_tenant_of_which_no_range_has_all_its_stores_says_so_and_grows_old(self) -> None:
         lake = Lake()

@@ -7,8 +7,8 @@ import pytest
 
 from maar.metastore.fold import retention
 from maar.metastore.fold.apply import apply
-from maar.metastore.leader import cleaner
-from maar.metastore.leader.cleaner import CleanerBounds
+from maar.metastore.leader.deleting import cleaner
+from maar.metastore.leader.deleting.cleaner import CleanerBounds
 from maar.metastore.records.effects import Completed, Expired, Refused, RetentionChanged
 from maar.metastore.records.entries import (
     BlocksAdded,

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import retention, trust
-from maar.metastore.leader import cleaner
-from maar.metastore.leader.cleaner import CleanerBounds
+from maar.metastore.leader.deleting import cleaner
+from maar.metastore.leader.deleting.cleaner import CleanerBounds
 from maar.metastore.records.entries import BlocksAdded
 from maar.metastore.state.state import NO_ANCHOR
 from maar.model.policy import HOUR_NS, MINUTE_NS

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import leftovers
-from maar.metastore.leader import claim, cleaning
-from maar.metastore.leader.orphans_of_stores import OrphansOfStores
+from maar.metastore.leader.deleting.cleaner import CleanerBounds
+from maar.metastore.leader.deleting.orphans_of_stores import OrphansOfStores
+from maar.metastore.leader.stores import claim
 from maar.metastore.records.effects import Refused
 from maar.metastore.records.entries import (
     AttemptFenced,
@@ -261,9 +262,8 @@ def test_a_leader_whose_log_was_restored_with_other_stores_deletes_nothing_there
     assert lake.holds(EU, one)
 
 
-def test_a_long_list_is_looked_at_in_parts_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaning, "LOOKED_AT", 2)
-    lake = SeveralStores()
+def test_a_long_list_is_looked_at_in_parts_to_its_end() -> None:
+    lake = SeveralStores(bounds=CleanerBounds(looked_at_once=2))
     want(lake.fold, EU)
     blocks = [lake.block(first) for first in (1, 4, 7)]
     for each in blocks:

@@ -38,6 +38,7 @@ from maar.metastore.records.entries import (
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import BOUNDS, MetaState, sizes
 from maar.metastore.views import reads
+from maar.model.block import Dataset
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, TenantId, WorkerId, segment_id
 from maar.model.policy import Level, Policy, check_policy
@@ -261,6 +262,30 @@ def test_a_view_holds_inputs_or_output_and_only_what_matches() -> None:
     made = result(plan.id, plan.lease.token, fold.metas(plan.inputs))
     fold.put(PlanCompleted(plan.id, plan.lease.token, made))
     assert view() == 1
+
+
+def test_a_view_brings_the_datasets_that_were_asked_for_whenever_they_are_from() -> None:
+    fold = Fold()
+    made = segment(100, at=fold.now)
+    (one,) = made.datasets
+    late = one.max_time_ns + 900 * SECOND_NS
+    every = (
+        one,
+        msgspec.structs.replace(one, service="checkout-too", max_time_ns=late, min_time_ns=late),
+        msgspec.structs.replace(one, tenant=TenantId("other")),
+    )
+    fold.put(BlocksAdded((msgspec.structs.replace(made, datasets=every, max_time_ns=late),)))
+
+    def view(**wanted: Any) -> list[tuple[Dataset, ...]]:
+        request = ViewRequest(TENANT, TimeRange(0, one.max_time_ns + 1), **wanted)
+        chunks = reads.chunks_for(fold.state.blocks, request)
+        return [meta.datasets for meta in reads.select(chunks, request)]
+
+    assert view() == [every[:2]]
+    assert view(service="checkout") == [every[:1]]
+    assert view(service="checkout-too") == [], "not in the range"
+    assert view(service="check") == [], "a part of a name is none"
+    assert view(service="checkout", every_dataset=True) == [every]
 
 
 def test_partitions_that_a_reader_took_do_not_change() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.leader.cleaner import Cleaner
+from maar.metastore.leader.deleting.cleaner import Cleaner
 from maar.metastore.records.entries import AttemptFenced
 from maar.model.errors import NotLeading
 from maar.model.policy import MINUTE_NS

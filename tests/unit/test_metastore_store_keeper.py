@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from maar.metastore.decide import stores as decisions
-from maar.metastore.leader.store_keeper import StoreKeeper
+from maar.metastore.leader.stores.store_keeper import StoreKeeper
 from maar.metastore.records.entries import BlocksLost, StoresSet
 from maar.metastore.state import audit
 from maar.metastore.state.state import MetaState
@@ -37,7 +37,7 @@ def test_the_settings_reach_the_log_when_they_change_and_only_then() -> None:
     tenants = (TenantStores(TenantId("globex"), (US,)),)
     lake.given = msgspec.structs.replace(lake.given, tenants=tenants)
     lake.step()
-    assert lake.state.stores.wanted(TenantId("globex"), MAIN) == (MAIN, US)
+    assert lake.state.stores.wanted_stores(TenantId("globex"), MAIN) == (MAIN, US)
 
 
 def test_a_lake_with_a_single_store_gets_no_entry() -> None:
@@ -81,7 +81,7 @@ def test_a_store_that_is_gone_from_the_settings_counts_as_away_with_an_alarm() -
     lake.keeper = lake.new_keeper(lambda: lake.given)
     (sentence,) = lake.keeper.blocked
     assert "store eu is not in the settings any more" in sentence
-    assert EU in lake.state.blocks.copies.known()
+    assert EU in lake.state.blocks.copies.holders()
 
 
 # ── markers ────────────────────────────────────────────────────────────────────────────────────
@@ -445,7 +445,7 @@ def test_a_lost_store_is_given_up_when_what_only_it_had_is_named_and_confirmed()
     assert lake.state.tally.blocks_lost == 1
     assert merged.id in lake.state.blocks
     assert lake.state.tombstones.of_store(EU) == {}
-    assert EU not in lake.state.blocks.copies.known()
+    assert EU not in lake.state.blocks.copies.holders()
 
 
 def test_only_what_was_seen_is_given_up_with_a_lost_store() -> None:

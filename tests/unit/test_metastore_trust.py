@@ -7,7 +7,7 @@ import pytest
 
 from maar.metastore.fold import trust
 from maar.metastore.fold.trust import ClockTrust
-from maar.metastore.leader.cleaner import STORE_CLOCK_NS
+from maar.metastore.leader.deleting.cleaner import STORE_CLOCK_NS
 from maar.metastore.records.effects import Expired, HoldChanged, Refused
 from maar.metastore.records.entries import (
     AdoptionEnded,

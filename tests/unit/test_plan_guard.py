@@ -21,11 +21,11 @@ from support.lake.fold_and_store import WatchedFold
 from support.metastore.fold import SMALL, Fold, result
 from support.metastore.leader_term import W1, W2, W3, LeaderDecisions
 from support.metastore.plan_steps import (
-    begun,
+    begin,
     execute,
-    held,
+    lease_held,
     rollback_of,
-    scheduled,
+    schedule_plan,
     survey,
     undone,
 )
@@ -50,10 +50,10 @@ def both_kinds() -> pytest.MarkDecorator:
 def test_a_live_lease_is_refused_with_its_holder(removable: bool, started: bool) -> None:
     """It comes first: a removable plan that is inflight is not told to be rolled back yet."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=removable)
+    plan = schedule_plan(one, 1, 2, removable=removable)
     assert execute(one, plan, W1).answer == "granted"
     if started:
-        one.renew(held(one, plan), started=True)
+        one.renew(lease_held(one, plan), started=True)
     one.wait(5)
     seen = execute(one, plan, W2)
     assert (seen.answer, seen.holder) == ("lease_live", W1)
@@ -63,7 +63,7 @@ def test_a_live_lease_is_refused_with_its_holder(removable: bool, started: bool)
 
 def test_a_lease_is_live_to_its_last_nanosecond() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     execute(one, plan, W1)
     one.fold.now += SMALL.lease_ns
     assert execute(one, plan, W2).answer == "lease_live"
@@ -75,9 +75,9 @@ def test_a_lease_is_live_to_its_last_nanosecond() -> None:
 def test_the_same_worker_that_asks_again_gets_the_same_lease() -> None:
     """The answer to its first wish was lost; also the rollback that came with it."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    begun(one, plan, W2)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, removable=False)
+    begin(one, plan, W2)
+    one.fail(lease_held(one, plan))
     assert execute(one, plan, W1).answer == "granted"
     first = reads.leased_plan(one.fold.state, plan)
     one.wait(10)
@@ -92,14 +92,14 @@ def test_the_same_worker_that_asks_again_gets_the_same_lease() -> None:
 def test_a_worker_that_has_started_does_not_get_its_plan_twice() -> None:
     """Two jobs of an orchestrator may call themselves the same: they must not share a token."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    begin(one, plan, W1)
     assert execute(one, plan, W1).answer == "lease_live"
 
 
 def test_of_two_that_ask_in_one_round_the_fold_chooses_the_first() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
+    plan = schedule_plan(one, 1, 2, removable=False)
     state, now = one.fold.state, one.now
     both = [
         *execution.entries(state, plan, W1, now=now),
@@ -114,15 +114,15 @@ def test_of_two_that_ask_in_one_round_the_fold_chooses_the_first() -> None:
 def test_a_clock_that_is_a_year_ahead_ends_no_lease() -> None:
     fold = WatchedFold(policy=SMALL)
     one = LeaderDecisions(fold)
-    plan = scheduled(one, 1, 2, removable=True)
-    begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, removable=True)
+    begin(one, plan, W1)
     fold.clock.wall += YEAR_NS
     one.add(3)
     assert execute(one, plan, W2).answer == "lease_live"
     assert survey(one).wishes == ()
     inputs = one.metas(*one.plan(plan).inputs)
-    done = result(plan, held(one, plan).token, inputs)
-    effects = one.report(held(one, plan), Report(plan, held(one, plan).token, done))
+    done = result(plan, lease_held(one, plan).token, inputs)
+    effects = one.report(lease_held(one, plan), Report(plan, lease_held(one, plan).token, done))
     assert isinstance(effects[0], Completed)
 
 
@@ -132,10 +132,10 @@ def test_a_clock_that_is_a_year_ahead_ends_no_lease() -> None:
 @pytest.mark.parametrize("ends", ["fails", "expires"])
 def test_a_removable_plan_that_has_started_is_never_executed_again(ends: str) -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
-    begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, removable=True)
+    begin(one, plan, W1)
     if ends == "fails":
-        one.fail(held(one, plan))
+        one.fail(lease_held(one, plan))
         assert one.plan(plan).state is PlanState.INFLIGHT, "it is not requested again"
     one.wait(LEASE_S + 1)
     seen = execute(one, plan, W2)
@@ -154,9 +154,9 @@ def test_a_plan_with_a_rollback_is_not_executed_even_if_it_was_only_requested(
     started: bool,
 ) -> None:
     one = leader(rollback_delay_ns=0)
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     if started:
-        begun(one, plan)
+        begin(one, plan)
         one.wait(LEASE_S + 1)
     survey(one)
     seen = execute(one, plan, W2)
@@ -169,10 +169,10 @@ def test_a_plan_with_a_rollback_is_not_executed_even_if_it_was_only_requested(
 def test_a_grant_that_an_old_leader_prepared_is_refused_by_the_fold() -> None:
     """The check is in the fold, not only in the decision before it."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     (grant,) = execution.entries(one.fold.state, plan, W1, now=one.now)
-    begun(one, plan, W2)
-    one.fail(held(one, plan))
+    begin(one, plan, W2)
+    one.fail(lease_held(one, plan))
     (effect,) = one.put([grant])
     assert isinstance(effect, Refused)
     assert effect.why is Refusal.MUST_BE_ROLLED_BACK
@@ -184,8 +184,8 @@ def test_a_grant_that_an_old_leader_prepared_is_refused_by_the_fold() -> None:
 def test_the_rollback_of_what_is_left_is_made_and_leased_with_the_grant() -> None:
     """In one entry: whoever is killed after it leaves a pending rollback, not an unknown one."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    dead = begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    dead = begin(one, plan, W1)
     one.wait(LEASE_S + 1)
     before = one.fold.state.index
     assert execute(one, plan, W2).answer == "granted"
@@ -194,12 +194,12 @@ def test_the_rollback_of_what_is_left_is_made_and_leased_with_the_grant() -> Non
     assert (rollback.tokens, rollback.id.index) == ((dead,), before + 1)
     (told,) = reads.leased_plan(one.fold.state, plan).rollbacks
     assert (told.plan, told.target, told.tokens) == (rollback.id, plan, (dead,))
-    assert told.token == held(one, plan).token == held(one, rollback.id).token
+    assert told.token == lease_held(one, plan).token == lease_held(one, rollback.id).token
 
 
 def test_an_attempt_that_never_started_needs_no_rollback() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
+    plan = schedule_plan(one, 1, 2, removable=False)
     execute(one, plan, W1)
     one.wait(LEASE_S + 1)
     execute(one, plan, W2)
@@ -208,8 +208,8 @@ def test_an_attempt_that_never_started_needs_no_rollback() -> None:
 
 def test_a_rollback_that_died_half_way_is_finished_by_whoever_executes_next() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    dead = begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    dead = begin(one, plan, W1)
     one.wait(LEASE_S + 1)
     execute(one, plan, W2)
     first = rollback_of(one, plan)
@@ -222,9 +222,9 @@ def test_a_rollback_that_died_half_way_is_finished_by_whoever_executes_next() ->
 
 def test_while_somebody_else_rolls_it_back_a_plan_waits() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    begun(one, plan, W1)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, removable=False)
+    begin(one, plan, W1)
+    one.fail(lease_held(one, plan))
     survey(one)
     assert execute(one, rollback_of(one, plan).id, W2).answer == "granted"
     seen = execute(one, plan, W3)
@@ -239,9 +239,9 @@ def test_while_somebody_else_rolls_it_back_a_plan_waits() -> None:
 
 def test_without_the_guard_a_live_lease_is_taken_over_and_fenced_in_one_entry() -> None:
     one = leader(execution_guard=False)
-    plan = scheduled(one, 1, 2, removable=False)
-    old = begun(one, plan, W1)
-    former = held(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    old = begin(one, plan, W1)
+    former = lease_held(one, plan)
     before = one.fold.state.index
     assert execute(one, plan, W2).answer == "granted"
     assert one.fold.state.index == before + 1
@@ -257,17 +257,17 @@ def test_without_the_guard_a_live_lease_is_taken_over_and_fenced_in_one_entry() 
 
 def test_without_the_guard_a_started_removable_plan_must_still_be_rolled_back() -> None:
     one = leader(execution_guard=False)
-    plan = scheduled(one, 1, 2, removable=True)
-    begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, removable=True)
+    begin(one, plan, W1)
     assert execute(one, plan, W2).answer == "must_be_rolled_back"
-    assert held(one, plan).worker == W1
+    assert lease_held(one, plan).worker == W1
 
 
 def test_without_the_guard_a_plan_that_was_only_granted_changes_hands() -> None:
     one = leader(execution_guard=False)
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     execute(one, plan, W1)
-    former = held(one, plan)
+    former = lease_held(one, plan)
     assert execute(one, plan, W2).answer == "granted"
     assert [type(effect) for effect in one.renew(former, started=True)] == [Refused, Refused]
     assert one.plan(plan).state is PlanState.REQUESTED
@@ -276,18 +276,18 @@ def test_without_the_guard_a_plan_that_was_only_granted_changes_hands() -> None:
 def test_the_guard_travels_in_the_entry() -> None:
     """A replica that was configured otherwise folds it all the same (S13)."""
     one = leader(execution_guard=False)
-    plan = scheduled(one, 1, 2, removable=False)
-    begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    begin(one, plan, W1)
     (entry,) = execution.entries(one.fold.state, plan, W2, now=one.now)
     assert isinstance(entry, PlansLeased)
     assert entry.grants[0].guarded is False
     guarded = leader()
-    same = scheduled(guarded, 1, 2, removable=False)
-    begun(guarded, same, W1)
+    same = schedule_plan(guarded, 1, 2, removable=False)
+    begin(guarded, same, W1)
     assert same == plan
     effects = guarded.put([entry])
     assert any(isinstance(effect, AttemptEnded) for effect in effects)
-    assert held(guarded, plan).worker == W2
+    assert lease_held(guarded, plan).worker == W2
 
 
 # ── plans that have ended, or rest ─────────────────────────────────────────────────────────────
@@ -296,9 +296,9 @@ def test_the_guard_travels_in_the_entry() -> None:
 @both_kinds()
 def test_a_completed_plan_answers_with_its_result(removable: bool) -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=removable)
-    begun(one, plan)
-    one.complete(held(one, plan))
+    plan = schedule_plan(one, 1, 2, removable=removable)
+    begin(one, plan)
+    one.complete(lease_held(one, plan))
     seen = execute(one, plan, W2)
     assert seen.answer == "already_completed"
     assert seen.result == one.plan(plan).result
@@ -307,9 +307,9 @@ def test_a_completed_plan_answers_with_its_result(removable: bool) -> None:
 
 def test_a_plan_that_rests_after_a_failure_is_executed_by_hand() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    begun(one, plan, W1)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, removable=False)
+    begin(one, plan, W1)
+    one.fail(lease_held(one, plan))
     assert one.poll(W2) == [], "a worker that polls waits"
     assert execute(one, plan, W2).answer == "granted"
 
@@ -317,7 +317,7 @@ def test_a_plan_that_rests_after_a_failure_is_executed_by_hand() -> None:
 @pytest.mark.parametrize("until", [LeaseTime(10**15), NEVER], ids=["probed later", "barred"])
 def test_an_excluded_plan_says_how_it_is_freed(until: LeaseTime) -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
+    plan = schedule_plan(one, 1, 2, removable=False)
     one.put([PlanExcluded(plan, None, until, False, "it eats the disk")])
     seen = execute(one, plan)
     assert seen.answer == "excluded"
@@ -327,7 +327,7 @@ def test_an_excluded_plan_says_how_it_is_freed(until: LeaseTime) -> None:
 
 def test_a_divided_plan_names_its_children() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
+    plan = schedule_plan(one, 1, 2, removable=False)
     one.put([PlanBisected(plan, None, 1, False)])
     seen = execute(one, plan)
     assert (seen.answer, len(seen.children)) == ("cancelled", 2)
@@ -340,8 +340,8 @@ def test_nobody_knows_a_plan_that_never_was() -> None:
 
 def test_too_many_ended_attempts_make_it_busy() -> None:
     one = leader(leftovers_max=1)
-    first = scheduled(one, 1, 2, removable=False)
-    second = scheduled(one, 3, 4, removable=False)
+    first = schedule_plan(one, 1, 2, removable=False)
+    second = schedule_plan(one, 3, 4, removable=False)
     execute(one, first)
     assert execute(one, second, W2).answer == "busy"
 
@@ -349,8 +349,8 @@ def test_too_many_ended_attempts_make_it_busy() -> None:
 def test_answers_change_nothing() -> None:
     """Nobody who is refused leaves an entry."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
-    begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, removable=True)
+    begin(one, plan, W1)
     before = digest(one.fold.state)
     assert execute(one, plan, W2).answer == "lease_live"
     one.wait(LEASE_S + 1)

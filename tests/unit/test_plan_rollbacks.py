@@ -36,11 +36,11 @@ from maar.services.rules import JobState, PlanScope, Setback
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, result
 from support.metastore.leader_term import W1, W2, W3, LeaderDecisions
 from support.metastore.plan_steps import (
-    begun,
+    begin,
     execute,
-    held,
+    lease_held,
     rollback_of,
-    scheduled,
+    schedule_plan,
     survey,
     undone,
     why_skipped,
@@ -73,11 +73,11 @@ def waiting(one: LeaderDecisions) -> list[BlockId]:
 @pytest.mark.parametrize("started", [None, False, True], ids=["requested", "granted", "inflight"])
 def test_a_removable_plan_is_too_young_until_the_delay_is_over(started: bool | None) -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     if started is not None:
         execute(one, plan)
     if started:
-        one.renew(held(one, plan), started=True)
+        one.renew(lease_held(one, plan), started=True)
     one.wait(DELAY_S)
     one.fold.now -= 1
     assert why_skipped(one, plan) == "too_young"
@@ -89,8 +89,8 @@ def test_a_removable_plan_is_too_young_until_the_delay_is_over(started: bool | N
 
 def test_a_live_lease_is_left_alone_to_its_last_nanosecond() -> None:
     one = leader(rollback_delay_ns=0)
-    plan = scheduled(one, 1, 2, removable=True)
-    begun(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=True)
+    begin(one, plan)
     one.fold.now += POLICY.lease_ns
     assert why_skipped(one, plan) == "live_lease"
     assert survey(one).wishes == ()
@@ -100,13 +100,13 @@ def test_a_live_lease_is_left_alone_to_its_last_nanosecond() -> None:
 
 def test_a_plan_that_stays_is_left_alone_and_only_its_dead_attempts_are_swept() -> None:
     one = leader(rollback_delay_ns=0)
-    plan = scheduled(one, 1, 2, removable=False)
+    plan = schedule_plan(one, 1, 2, removable=False)
     one.wait(10_000)
     assert why_skipped(one, plan) == "immutable"
     assert survey(one).wishes == ()
-    dead = begun(one, plan)
+    dead = begin(one, plan)
     assert why_skipped(one, plan) == "live_lease"
-    one.fail(held(one, plan))
+    one.fail(lease_held(one, plan))
     (wish,) = survey(one).wishes
     assert (wish.target, wish.tokens) == (plan, (dead,))
     assert one.plan(plan).state is PlanState.REQUESTED
@@ -117,9 +117,9 @@ def test_a_plan_that_stays_is_left_alone_and_only_its_dead_attempts_are_swept() 
 
 def test_an_expired_lease_of_a_plan_that_stays_is_fenced_and_its_attempt_rolled_back() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    dead = begun(one, plan)
-    former = held(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    dead = begin(one, plan)
+    former = lease_held(one, plan)
     one.wait(LEASE_S + 1)
     (wish,) = survey(one).wishes
     assert wish.tokens == (dead,)
@@ -131,9 +131,9 @@ def test_an_expired_lease_of_a_plan_that_stays_is_fenced_and_its_attempt_rolled_
 def test_a_plan_that_kills_its_workers_is_not_spared_because_a_cleaning_comes_first() -> None:
     """Else nobody would ever count its failures (S11)."""
     one = leader(failure_limit=2)
-    plan = scheduled(one, 1, 2, removable=False)
+    plan = schedule_plan(one, 1, 2, removable=False)
     for failures in (1, 2):
-        begun(one, plan)
+        begin(one, plan)
         one.wait(LEASE_S + 1)
         survey(one)
         last = one.plan(plan).attempts[-1]
@@ -146,8 +146,8 @@ def test_a_plan_that_kills_its_workers_is_not_spared_because_a_cleaning_comes_fi
 
 def test_a_worker_that_could_not_be_heard_is_not_to_blame() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    begun(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    begin(one, plan)
     one.wait(LEASE_S + 1)
     one.worker_registry.hearing_since = one.now
     survey(one)
@@ -156,11 +156,11 @@ def test_a_worker_that_could_not_be_heard_is_not_to_blame() -> None:
 
 def test_dead_attempts_of_a_plan_that_has_ended_are_swept() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    dead = begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    dead = begin(one, plan, W1)
     one.wait(LEASE_S + 1)
     one.put([PlanFailed(plan, dead, "x", LeaseTime(0))])
-    begun(one, plan, W2)
+    begin(one, plan, W2)
     blocks = one.plan(plan).inputs
     one.put([BlocksExpired(DAY_START_NS + 10**15, blocks)])
     assert one.plan(plan).state is PlanState.CANCELLED
@@ -176,7 +176,7 @@ def test_an_entry_of_a_cleaning_has_a_bound_and_the_next_takes_the_rest() -> Non
     one = leader(rollback_delay_ns=0)
     count = AT_ONCE_MAX + 3
     for number in range(count):
-        scheduled(one, number, removable=True)
+        schedule_plan(one, number, removable=True)
     one.wait(1)
     assert len(survey(one).wishes) == AT_ONCE_MAX
     assert len(survey(one).wishes) == 3
@@ -196,7 +196,7 @@ def due(one: LeaderDecisions) -> bool:
 def test_a_cleaning_is_due_when_there_is_something_to_clean() -> None:
     one = leader()
     assert not due(one)
-    scheduled(one, 1, 2, removable=True)
+    schedule_plan(one, 1, 2, removable=True)
     one.wait(DELAY_S - 1)
     assert not due(one)
     one.wait(1)
@@ -207,11 +207,11 @@ def test_a_cleaning_is_due_when_there_is_something_to_clean() -> None:
 
 def test_a_plan_that_stays_is_cleaned_up_after_when_no_worker_comes_any_more() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
+    plan = schedule_plan(one, 1, 2, removable=False)
     execute(one, plan)
     one.wait(LEASE_S + 1000)
     assert not due(one), "it had not begun to write"
-    begun(one, plan, W2)
+    begin(one, plan, W2)
     one.wait(LEASE_S + 60)
     one.fold.now -= 1
     assert not due(one), "a worker may still come"
@@ -226,12 +226,12 @@ def test_a_plan_that_stays_is_cleaned_up_after_when_no_worker_comes_any_more() -
 def test_a_rollback_that_rests_after_a_failure_is_nothing_to_clean() -> None:
     """Else a cleaning would come in vain, minute by minute, for as long as it is excluded."""
     one = leader(rollback_delay_ns=0)
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     survey(one)
     rollback = rollback_of(one, plan)
     execute(one, rollback.id)
     until = LeaseTime(one.fold.now + 100 * SECOND_NS)
-    one.put([PlanFailed(rollback.id, held(one, rollback.id).token, "x", until)])
+    one.put([PlanFailed(rollback.id, lease_held(one, rollback.id).token, "x", until)])
     assert not due(one)
     one.wait(100)
     assert due(one)
@@ -239,7 +239,8 @@ def test_a_rollback_that_rests_after_a_failure_is_nothing_to_clean() -> None:
 
 def test_the_job_of_cleaning_counts_from_when_there_was_something_to_clean() -> None:
     one = leader()
-    (job,) = CLEANING.job_ids(one.fold.state)
+    (tenant,) = CLEANING.job_tenants(one.fold.state)
+    (job,) = CLEANING.job_ids(one.fold.state, tenant)
     schedule = CLEANING.default_schedule(one.fold.policy, job)
     assert schedule.interval_ns == one.fold.policy.clean_interval_ns
 
@@ -250,7 +251,7 @@ def test_the_job_of_cleaning_counts_from_when_there_was_something_to_clean() -> 
 
     one.wait(10 * DELAY_S)
     assert found().nothing, "no alarm, however long ago the last cleaning was"
-    scheduled(one, 1, 2, removable=True)
+    schedule_plan(one, 1, 2, removable=True)
     since = one.now
     one.wait(DELAY_S)
     assert (found().nothing, found().waiting_since) == ("", since)
@@ -258,10 +259,10 @@ def test_the_job_of_cleaning_counts_from_when_there_was_something_to_clean() -> 
 
 def test_on_demand_only_means_never_by_itself() -> None:
     one = leader(clean_interval_ns=0)
-    scheduled(one, 1, 2, removable=True)
+    schedule_plan(one, 1, 2, removable=True)
     one.wait(100 * DELAY_S)
     assert not due(one)
-    assert not isinstance(CLEANING.asked(one.fold.state, PlanScope(), now=one.now), str)
+    assert not isinstance(CLEANING.on_request(one.fold.state, PlanScope(), now=one.now), str)
 
 
 # ── the fencing entry ──────────────────────────────────────────────────────────────────────────
@@ -271,12 +272,12 @@ def test_on_demand_only_means_never_by_itself() -> None:
 def test_inputs_return_to_their_old_places_in_the_fencing_entry(started: bool) -> None:
     one = leader(rollback_delay_ns=0)
     before = one.add(1, 2)
-    plan = scheduled(one, 3, 4, removable=True)
+    plan = schedule_plan(one, 3, 4, removable=True)
     inputs = one.plan(plan).inputs
     after = one.add(5, 6)
     assert waiting(one) == [*before, *after]
     if started:
-        begun(one, plan)
+        begin(one, plan)
         one.wait(LEASE_S + 1)
     index = one.fold.state.index
     survey(one)
@@ -289,9 +290,9 @@ def test_inputs_return_to_their_old_places_in_the_fencing_entry(started: bool) -
 
 def test_nobody_who_was_fenced_completes_or_renews() -> None:
     one = leader(rollback_delay_ns=0)
-    plan = scheduled(one, 1, 2, removable=True)
-    token = begun(one, plan)
-    former = held(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=True)
+    token = begin(one, plan)
+    former = lease_held(one, plan)
     inputs = one.metas(*one.plan(plan).inputs)
     one.wait(LEASE_S + 1)
     survey(one)
@@ -304,19 +305,19 @@ def test_nobody_who_was_fenced_completes_or_renews() -> None:
 def test_a_wish_that_saw_another_lease_is_refused() -> None:
     """It was prepared before somebody came, or before a renewal arrived."""
     one = leader(rollback_delay_ns=0)
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     (stale,) = rollbacks.survey(one.fold.state, now=one.now).entries()
-    begun(one, plan)
+    begin(one, plan)
     assert one.put([stale]) == [Refused(Refusal.OUTDATED, plan)]
     one.wait(LEASE_S + 1)
     (late,) = rollbacks.survey(one.fold.state, now=one.now).entries()
-    one.renew(held(one, plan))
+    one.renew(lease_held(one, plan))
     assert one.put([late]) == [Refused(Refusal.LEASE_LIVE, plan)]
 
 
 def test_one_rollback_for_a_plan_at_a_time() -> None:
     one = leader(rollback_delay_ns=0)
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     (entry,) = rollbacks.survey(one.fold.state, now=one.now).entries()
     assert [type(each) for each in one.put([entry])] == [RolledBack, RollbackScheduled]
     assert one.put([entry]) == [Refused(Refusal.ROLLBACK_PENDING, plan)]
@@ -324,7 +325,7 @@ def test_one_rollback_for_a_plan_at_a_time() -> None:
 
 def test_a_rollback_that_nothing_has_to_be_done_for_is_not_made() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
+    plan = schedule_plan(one, 1, 2, removable=False)
     token = FencingToken(one.fold.incarnation, 4)
     wish = RollbackWish(plan, (token,), None, "x")
     assert one.put([RollbacksScheduled((wish,))]) == [Refused(Refusal.NOT_DEAD, plan)]
@@ -341,7 +342,7 @@ def by_hand(one: LeaderDecisions, plan: PlanId) -> tuple[str, PlanId | None]:
 
 def test_by_hand_the_delay_is_passed_by_and_a_second_wish_finds_the_first() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     outcome, rollback = by_hand(one, plan)
     assert outcome == "scheduled"
     assert by_hand(one, plan) == ("scheduled", rollback)
@@ -352,18 +353,18 @@ def test_by_hand_the_delay_is_passed_by_and_a_second_wish_finds_the_first() -> N
 
 def test_by_hand_a_live_lease_is_respected() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
-    begun(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=True)
+    begin(one, plan)
     assert by_hand(one, plan) == ("lease_live", None)
     assert one.plan(plan).state is PlanState.INFLIGHT
 
 
 def test_by_hand_of_a_plan_that_stays_only_its_dead_attempts() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
+    plan = schedule_plan(one, 1, 2, removable=False)
     assert by_hand(one, plan) == ("nothing_to_do", None)
-    begun(one, plan)
-    one.fail(held(one, plan))
+    begin(one, plan)
+    one.fail(lease_held(one, plan))
     assert by_hand(one, plan)[0] == "scheduled"
     assert one.plan(plan).state is PlanState.REQUESTED
 
@@ -391,9 +392,9 @@ def written(one: LeaderDecisions, plan: PlanId, token: FencingToken) -> str:
 def undoing() -> tuple[LeaderDecisions, PlanId, FencingToken]:
     """A leader, a plan with a dead attempt whose rollback w2 holds, and the dead token."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    dead = begun(one, plan, W1)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, removable=False)
+    dead = begin(one, plan, W1)
+    one.fail(lease_held(one, plan))
     survey(one)
     assert execute(one, rollback_of(one, plan).id, W2).answer == "granted"
     return one, plan, dead
@@ -405,7 +406,7 @@ Undoing = tuple[LeaderDecisions, PlanId, FencingToken]
 def test_only_keys_of_its_own_tokens_may_go(undoing: Undoing) -> None:
     one, plan, dead = undoing
     rollback = rollback_of(one, plan)
-    token = held(one, rollback.id).token
+    token = lease_held(one, rollback.id).token
     later = FencingToken(dead.incarnation, dead.index + 1)
     other = PlanId(plan.index, 1)
     asked = (
@@ -420,7 +421,7 @@ def test_only_keys_of_its_own_tokens_may_go(undoing: Undoing) -> None:
 def test_a_confirmation_renews_and_a_lost_lease_confirms_nothing(undoing: Undoing) -> None:
     one, plan, dead = undoing
     rollback = rollback_of(one, plan)
-    token = held(one, rollback.id).token
+    token = lease_held(one, rollback.id).token
     key = written(one, plan, dead)
     one.wait(LEASE_S)
     assert confirm(one, rollback.id, token, key) == (key,)
@@ -437,8 +438,8 @@ def test_a_confirmation_renews_and_a_lost_lease_confirms_nothing(undoing: Undoin
 
 def test_a_plan_that_is_no_rollback_deletes_nothing() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    token = begun(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    token = begin(one, plan)
     with pytest.raises(LeaseLost, match="no rollback"):
         confirm(one, plan, token, written(one, plan, token))
 
@@ -446,8 +447,8 @@ def test_a_plan_that_is_no_rollback_deletes_nothing() -> None:
 def test_what_is_listed_is_never_deleted() -> None:
     """The lost end of a log had completed the attempt, and the restored one adopts its block."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=False)
-    dead = begun(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    dead = begin(one, plan)
     adopted = output(plan, dead, one.metas(*one.plan(plan).inputs), profiles=20)
     one.put([Reincarnated(Incarnation("feedface"), ()), BlocksAdopted((adopted,)), AdoptionEnded()])
     assert adopted.id in one.fold.state.blocks
@@ -457,7 +458,7 @@ def test_what_is_listed_is_never_deleted() -> None:
     execute(one, rollback.id)
     keys = tuple(file.locations[0].key for file in adopted.files)
     stray = tuple(key.replace("-a1.", "-a2.") for key in keys)
-    token = held(one, rollback.id).token
+    token = lease_held(one, rollback.id).token
     assert confirm(one, rollback.id, token, *keys, *stray) == stray, "another task's are not listed"
 
 
@@ -466,14 +467,17 @@ def test_what_is_not_remembered_any_more_is_not_deleted(undoing: Undoing) -> Non
     one, plan, dead = undoing
     rollback = rollback_of(one, plan)
     one.fold.state.leftovers.pop(AttemptKey(plan, dead))
-    assert confirm(one, rollback.id, held(one, rollback.id).token, written(one, plan, dead)) == ()
+    assert (
+        confirm(one, rollback.id, lease_held(one, rollback.id).token, written(one, plan, dead))
+        == ()
+    )
 
 
 def test_while_adopting_nothing_is_rolled_back() -> None:
     """Which attempts were completed after all is not known yet (S5)."""
     one = leader(rollback_delay_ns=0)
-    plan = scheduled(one, 1, 2, removable=False)
-    dead = begun(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=False)
+    dead = begin(one, plan)
     one.put([Reincarnated(Incarnation("feedface"), ())])
     wish = RollbacksScheduled((RollbackWish(plan, (dead,), None, "x"),))
     assert one.put([wish]) == [Refused(Refusal.ADOPTING, plan)]
@@ -503,10 +507,10 @@ def test_a_plan_that_nobody_works_on_holds_its_blocks_no_longer_than_the_bound(
     started: bool,
 ) -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     execute(one, plan)
     if started:
-        one.renew(held(one, plan), started=True)
+        one.renew(lease_held(one, plan), started=True)
     one.wait(LEASE_S + HOLD_S)
     assert overheld(one) == []
     one.fold.now += 1
@@ -520,8 +524,8 @@ def test_a_plan_that_nobody_works_on_holds_its_blocks_no_longer_than_the_bound(
 def test_what_a_plan_held_is_at_no_index_free_for_anybody_else() -> None:
     """One entry ends the holder and begins the taker: every prefix of the log has an owner."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
-    begun(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=True)
+    begin(one, plan)
     one.wait(LEASE_S + HOLD_S + 1)
     (entry,) = rollbacks.overheld(one.fold.state, now=one.now)
     assert isinstance(entry, RollbacksScheduled)
@@ -543,7 +547,7 @@ def test_what_a_plan_held_is_at_no_index_free_for_anybody_else() -> None:
 def test_who_comes_back_in_time_keeps_what_he_holds() -> None:
     """The leader's belief was old: the fold refuses the fence, and with it whoever would take."""
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     execute(one, plan)
     one.wait(LEASE_S + HOLD_S + 1)
     entries = rollbacks.overheld(one.fold.state, now=one.now)
@@ -555,9 +559,9 @@ def test_who_comes_back_in_time_keeps_what_he_holds() -> None:
 
 def test_a_plan_whose_blocks_are_not_due_to_be_merged_holds_nobody_up() -> None:
     one = LeaderDecisions(Fold(policy=msgspec.structs.replace(POLICY, hold_max_ns=0)))
-    plan = scheduled(one, 1, 2, removable=True)  # three make a batch, or ten seconds
-    begun(one, plan)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, removable=True)  # three make a batch, or ten seconds
+    begin(one, plan)
+    one.fail(lease_held(one, plan))
     one.fold.now += 1
     assert overheld(one) == []
     one.wait(10)
@@ -566,9 +570,9 @@ def test_a_plan_whose_blocks_are_not_due_to_be_merged_holds_nobody_up() -> None:
 
 def test_what_makes_no_batch_waits_again_where_it_waited() -> None:
     one = LeaderDecisions(Fold(policy=msgspec.structs.replace(POLICY, hold_max_ns=0)))
-    plan = scheduled(one, 1, 2, 3, 4, removable=True)
-    begun(one, plan)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, 3, 4, removable=True)
+    begin(one, plan)
+    one.fail(lease_held(one, plan))
     one.fold.now += 1
     overheld(one)
     *batch, last = one.plan(plan).inputs
@@ -579,10 +583,10 @@ def test_what_makes_no_batch_waits_again_where_it_waited() -> None:
 
 def test_the_bound_counts_from_a_reported_end() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, removable=True)
-    begun(one, plan)
+    plan = schedule_plan(one, 1, 2, removable=True)
+    begin(one, plan)
     one.wait(3)
-    one.fail(held(one, plan))
+    one.fail(lease_held(one, plan))
     one.wait(HOLD_S)
     assert overheld(one) == []
     one.fold.now += 1
@@ -591,7 +595,7 @@ def test_the_bound_counts_from_a_reported_end() -> None:
 
 def test_a_plan_that_was_never_leased_is_taken_after_the_delay() -> None:
     one = leader()
-    scheduled(one, 1, 2, removable=True)
+    schedule_plan(one, 1, 2, removable=True)
     one.wait(DELAY_S)
     assert overheld(one) == []
     one.fold.now += 1
@@ -600,14 +604,14 @@ def test_a_plan_that_was_never_leased_is_taken_after_the_delay() -> None:
 
 def test_a_live_lease_and_a_plan_that_stays_hold_their_blocks() -> None:
     one = leader()
-    stays = scheduled(one, 1, 2, removable=False)
-    begun(one, stays)
+    stays = schedule_plan(one, 1, 2, removable=False)
+    begin(one, stays)
     one.wait(10_000)
-    works = scheduled(one, 3, 4, removable=True)
-    begun(one, works)
+    works = schedule_plan(one, 3, 4, removable=True)
+    begin(one, works)
     for _ in range(100):
         one.wait(LEASE_S)
-        one.renew(held(one, works))
+        one.renew(lease_held(one, works))
     assert overheld(one) == []
 
 
@@ -624,12 +628,12 @@ def test_a_removable_plan_that_always_fails_comes_back_ever_more_slowly(how: str
     one = leader(rollback_delay_ns=0, probe_ns=60 * SECOND_NS, probe_max_ns=3600 * SECOND_NS)
     pauses = []
     for number in range(8):
-        plan = scheduled(one, 2 * number, 2 * number + 1, removable=True)
+        plan = schedule_plan(one, 2 * number, 2 * number + 1, removable=True)
         if how == "after it started":
-            begun(one, plan)
+            begin(one, plan)
         else:
             execute(one, plan)
-        one.fail(held(one, plan))
+        one.fail(lease_held(one, plan))
         survey(one)
         undone(one, plan)
         setback = setback_of(one, plan)
@@ -637,14 +641,14 @@ def test_a_removable_plan_that_always_fails_comes_back_ever_more_slowly(how: str
         pauses.append((setback.until - one.fold.now) // SECOND_NS)
         one.fold.now = setback.until
     assert pauses == [60, 120, 240, 480, 960, 1920, 3600, 3600]
-    plan = scheduled(one, 100, 101, removable=True)
-    begun(one, plan)
-    one.complete(held(one, plan))
+    plan = schedule_plan(one, 100, 101, removable=True)
+    begin(one, plan)
+    one.complete(lease_held(one, plan))
     assert setback_of(one, plan) is None, "a success ends it"
 
 
 def test_a_plan_that_nobody_came_for_is_no_setback() -> None:
     one = leader(rollback_delay_ns=0)
-    plan = scheduled(one, 1, 2, removable=True)
+    plan = schedule_plan(one, 1, 2, removable=True)
     survey(one)
     assert setback_of(one, plan) is None

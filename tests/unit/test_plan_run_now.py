@@ -15,7 +15,7 @@ from maar.services.compact.rules import COMPACT
 from maar.services.ingest.rules import INGEST
 from maar.services.logcompact.rules import LOGCOMPACT
 from support.metastore.leader_term import W1, W2, LeaderDecisions
-from support.metastore.plan_steps import begun, execute, held, scheduled, survey, undone
+from support.metastore.plan_steps import begin, execute, lease_held, schedule_plan, survey, undone
 from support.metastore.schedule_steps import leader_with, plans_of
 
 
@@ -27,16 +27,16 @@ def run_now(leader: LeaderDecisions, plan: PlanId, *, workers: int = 1) -> Execu
 
 def failed_once(leader: LeaderDecisions, *numbers: int) -> PlanId:
     """A plan that rests after a failure."""
-    plan = scheduled(leader, *numbers, removable=False)
-    begun(leader, plan)
-    leader.fail(held(leader, plan))
+    plan = schedule_plan(leader, *numbers, removable=False)
+    begin(leader, plan)
+    leader.fail(lease_held(leader, plan))
     assert leader.plan(plan).eligible_at > leader.now
     return plan
 
 
 def test_it_goes_before_plans_that_came_first() -> None:
     leader = LeaderDecisions()
-    first, second, third = (scheduled(leader, n, n + 1, removable=False) for n in (1, 3, 5))
+    first, second, third = (schedule_plan(leader, n, n + 1, removable=False) for n in (1, 3, 5))
     told = run_now(leader, third)
     assert (told.answer, told.workers) == (Answer.ASKED, 1)
     assert plans_of(leader.poll()) == [third]
@@ -45,7 +45,7 @@ def test_it_goes_before_plans_that_came_first() -> None:
 
 def test_it_is_asked_once_and_urgent_until_somebody_has_it() -> None:
     leader = LeaderDecisions()
-    plan = scheduled(leader, 1, 2, removable=False)
+    plan = schedule_plan(leader, 1, 2, removable=False)
     run_now(leader, plan)
     index = leader.fold.state.index
     assert run_now(leader, plan).answer is Answer.ASKED
@@ -67,7 +67,7 @@ def test_a_plan_that_rests_after_a_failure_does_not_rest_on() -> None:
 def test_a_plan_that_has_failed_runs_alone() -> None:
     leader = LeaderDecisions()
     plan = failed_once(leader, 1, 2)
-    healthy = [scheduled(leader, n, n + 1, removable=False) for n in (3, 5)]
+    healthy = [schedule_plan(leader, n, n + 1, removable=False) for n in (3, 5)]
     run_now(leader, plan)
     assert plans_of(leader.poll(W1, 4)) == [plan], "and nothing beside it"
     assert plans_of(leader.poll(W2, 4)) == healthy
@@ -75,10 +75,10 @@ def test_a_plan_that_has_failed_runs_alone() -> None:
 
 def test_a_busy_worker_is_drained_for_one_that_has_failed() -> None:
     leader = LeaderDecisions()
-    scheduled(leader, 3, 4, removable=False)
+    schedule_plan(leader, 3, 4, removable=False)
     (busy,) = leader.start_plans(W1, 1)
     plan = failed_once(leader, 1, 2)
-    waiting = scheduled(leader, 5, 6, removable=False)
+    waiting = schedule_plan(leader, 5, 6, removable=False)
     run_now(leader, plan)
     assert leader.poll(W1, 3) == []
     leader.complete(busy)
@@ -88,7 +88,7 @@ def test_a_busy_worker_is_drained_for_one_that_has_failed() -> None:
 
 def test_only_a_worker_of_its_kind_gets_it() -> None:
     leader = LeaderDecisions()
-    plan = scheduled(leader, 1, 2, removable=False)
+    plan = schedule_plan(leader, 1, 2, removable=False)
     run_now(leader, plan)
     assert leader.hand_out(Wish(W1, 4, (LOGCOMPACT,))) == []
     assert plans_of(leader.hand_out(Wish(W2, 4, (COMPACT,)))) == [plan]
@@ -96,7 +96,7 @@ def test_only_a_worker_of_its_kind_gets_it() -> None:
 
 def test_nobody_gets_it_twice_in_a_round() -> None:
     leader = LeaderDecisions()
-    plan = scheduled(leader, 1, 2, removable=False)
+    plan = schedule_plan(leader, 1, 2, removable=False)
     run_now(leader, plan)
     (entry,) = schedule.assign(leader.fold.state, [Wish(W1, 2), Wish(W2, 2)], now=leader.now)
     assert isinstance(entry, PlansLeased)
@@ -106,8 +106,8 @@ def test_nobody_gets_it_twice_in_a_round() -> None:
 @pytest.mark.parametrize("guard", [True, False])
 def test_a_live_lease_is_respected_with_and_without_the_guard(guard: bool) -> None:
     leader = leader_with(execution_guard=guard)
-    plan = scheduled(leader, 1, 2, removable=False)
-    begun(leader, plan, W1)
+    plan = schedule_plan(leader, 1, 2, removable=False)
+    begin(leader, plan, W1)
     told = run_now(leader, plan)
     assert (told.answer, told.holder) == (Answer.LEASE_LIVE, W1)
     assert not leader.plan(plan).urgent
@@ -116,9 +116,9 @@ def test_a_live_lease_is_respected_with_and_without_the_guard(guard: bool) -> No
 
 def test_a_removable_plan_that_has_begun_must_be_rolled_back() -> None:
     leader = LeaderDecisions()
-    plan = scheduled(leader, 1, 2, removable=True)
-    begun(leader, plan)
-    leader.fail(held(leader, plan))
+    plan = schedule_plan(leader, 1, 2, removable=True)
+    begin(leader, plan)
+    leader.fail(lease_held(leader, plan))
     assert run_now(leader, plan).answer is Answer.MUST_BE_ROLLED_BACK
     assert leader.poll(W2) == []
     leader.wait(3600)
@@ -130,9 +130,9 @@ def test_one_at_its_limit_is_excluded() -> None:
     leader = LeaderDecisions()
     plan = failed_once(leader, 1)
     leader.pass_rest()
-    begun(leader, plan, W2)
+    begin(leader, plan, W2)
     undone(leader, plan, W2)  # what the first attempt left
-    leader.fail(held(leader, plan))
+    leader.fail(lease_held(leader, plan))
     leader.set_aside()
     assert leader.plan(plan).state is PlanState.EXCLUDED
     assert run_now(leader, plan).answer is Answer.EXCLUDED
@@ -141,9 +141,9 @@ def test_one_at_its_limit_is_excluded() -> None:
 def test_what_has_ended_is_told_as_to_an_executor() -> None:
     leader = LeaderDecisions()
     assert run_now(leader, PlanId(99, 0)).answer is Answer.NOT_FOUND
-    plan = scheduled(leader, 1, 2, removable=False)
-    begun(leader, plan)
-    leader.complete(held(leader, plan))
+    plan = schedule_plan(leader, 1, 2, removable=False)
+    begin(leader, plan)
+    leader.complete(lease_held(leader, plan))
     told = run_now(leader, plan)
     assert told.answer is Answer.ALREADY_COMPLETED
     assert told.result is not None
@@ -151,7 +151,7 @@ def test_what_has_ended_is_told_as_to_an_executor() -> None:
 
 def test_without_a_worker_it_says_so() -> None:
     leader = LeaderDecisions()
-    plan = scheduled(leader, 1, 2, removable=False)
+    plan = schedule_plan(leader, 1, 2, removable=False)
     told = run_now(leader, plan, workers=leader.worker_registry.able(COMPACT, leader.now))
     assert told.workers == 0
     assert "none was heard of lately" in told.sentence
@@ -175,7 +175,7 @@ def test_no_worker_carries_out_a_bulk_write() -> None:
 
 def test_whoever_says_what_it_can_do_is_refused_what_it_cannot() -> None:
     leader = LeaderDecisions()
-    plan = scheduled(leader, 1, 2, removable=False)
+    plan = schedule_plan(leader, 1, 2, removable=False)
     state, worker = leader.fold.state, WorkerId("joiner")
     kinds = (LOGCOMPACT,)
     assert execution.entries(state, plan, worker, now=leader.now, kinds=kinds) == []
@@ -185,4 +185,4 @@ def test_whoever_says_what_it_can_do_is_refused_what_it_cannot() -> None:
         f"plan {plan} is of the kind compact, and whoever asks for it carries out logcompact only"
     )
     assert execute(leader, plan).answer is Answer.GRANTED, "who says nothing is believed"
-    assert isinstance(held(leader, plan), Leased)
+    assert isinstance(lease_held(leader, plan), Leased)

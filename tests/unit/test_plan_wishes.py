@@ -12,7 +12,7 @@ from maar.ports.plan_board import ScheduledPlan, SchedulePlan
 from maar.services.clean.rules import CLEAN
 from maar.services.compact.rules import COMPACT
 from support.metastore.leader_term import LeaderDecisions
-from support.metastore.plan_steps import begun, held
+from support.metastore.plan_steps import begin, lease_held
 from support.metastore.schedule_steps import leader_with
 
 
@@ -25,8 +25,8 @@ def asked(one: LeaderDecisions, **wish: object) -> ScheduledPlan:
 
 def completed(one: LeaderDecisions, told: ScheduledPlan) -> None:
     assert told.plan is not None
-    begun(one, told.plan)
-    one.complete(held(one, told.plan))
+    begin(one, told.plan)
+    one.complete(lease_held(one, told.plan))
 
 
 def test_a_plan_is_scheduled_due_or_not_and_not_executed() -> None:

@@ -20,11 +20,11 @@ from maar.services.compact.rules import COMPACT
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, result
 from support.metastore.leader_term import W1, W2, LeaderDecisions
 from support.metastore.plan_steps import (
-    begun,
+    begin,
     execute,
-    held,
+    lease_held,
     rollback_of,
-    scheduled,
+    schedule_plan,
     survey,
     undone,
     why_skipped,
@@ -67,9 +67,9 @@ def test_every_row_has_a_test_and_every_test_a_row() -> None:
 def test_retention_takes_a_block_of_a_pending_plan() -> None:
     for removable in (False, True):
         one = leader()
-        plan = scheduled(one, 1, 2, 3, removable=removable)
-        token = begun(one, plan)
-        former, inputs = held(one, plan), one.plan(plan).inputs
+        plan = schedule_plan(one, 1, 2, 3, removable=removable)
+        token = begin(one, plan)
+        former, inputs = lease_held(one, plan), one.plan(plan).inputs
         metas = one.metas(*inputs)
         effects = one.put([BlocksExpired(DAY_START_NS + 10**12, inputs[:1])])
         assert Cancelled(plan) in effects
@@ -84,21 +84,21 @@ def test_retention_takes_a_block_of_a_pending_plan() -> None:
 
 def test_compaction_leaves_a_removable_plan_under_a_live_lease() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=True)
-    begun(one, plan)
+    plan = schedule_plan(one, 1, 2, 3, removable=True)
+    begin(one, plan)
     for _ in range(50):
         one.wait(LEASE_S)
         assert compaction_takes(one) == set()
-        one.renew(held(one, plan))
+        one.renew(lease_held(one, plan))
     one.wait(LEASE_S + HOLD_S + 1)
     assert compaction_takes(one) == set(one.plan(plan).inputs)
 
 
 def test_compaction_takes_what_a_removable_plan_holds_that_nobody_works_on() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=True)
-    begun(one, plan)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, 3, removable=True)
+    begin(one, plan)
+    one.fail(lease_held(one, plan))
     one.wait(HOLD_S)
     assert compaction_takes(one) == set()
     one.fold.now += 1
@@ -110,7 +110,7 @@ def test_compaction_takes_what_a_removable_plan_holds_that_nobody_works_on() -> 
 
 def test_compaction_takes_what_a_removable_plan_holds_that_was_never_leased() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=True)
+    plan = schedule_plan(one, 1, 2, 3, removable=True)
     one.wait(DELAY_S)
     assert one.put(rollbacks.overheld(one.fold.state, now=one.now)) == []
     assert one.plan(plan).state is PlanState.REQUESTED
@@ -120,11 +120,11 @@ def test_compaction_takes_what_a_removable_plan_holds_that_was_never_leased() ->
 
 def test_compaction_leaves_a_plan_that_stays() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=False)
+    plan = schedule_plan(one, 1, 2, 3, removable=False)
     inputs = one.plan(plan).inputs
     for _ in range(2):  # it fails at its limit
-        begun(one, plan)
-        one.fail(held(one, plan))
+        begin(one, plan)
+        one.fail(lease_held(one, plan))
     one.wait(100 * DELAY_S)
     one.set_aside()
     children = {one.fold.state.owners[block] for block in inputs}
@@ -138,7 +138,7 @@ def test_compaction_leaves_a_plan_that_stays() -> None:
 
 def test_no_plan_takes_a_block_that_another_owns() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=True)
+    plan = schedule_plan(one, 1, 2, 3, removable=True)
     found = one.plan(plan)
     (effect,) = one.put([PlansScheduled((PlanSpec(COMPACT, False, found.key, found.inputs, 2),))])
     assert isinstance(effect, Refused)
@@ -150,15 +150,15 @@ def test_no_plan_takes_a_block_that_another_owns() -> None:
 
 def test_clean_leaves_a_removable_plan_until_its_lease_and_the_delay_are_over() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=True)
+    plan = schedule_plan(one, 1, 2, 3, removable=True)
     one.wait(DELAY_S)
     assert why_skipped(one, plan) == ""
-    begun(one, plan)
+    begin(one, plan)
     one.wait(LEASE_S)
     assert why_skipped(one, plan) == "live_lease"
     one.fold.now += 1
     assert why_skipped(one, plan) == ""
-    young = scheduled(one, 4, 5, 6, removable=True)
+    young = schedule_plan(one, 4, 5, 6, removable=True)
     one.wait(DELAY_S)
     one.fold.now -= 1
     assert why_skipped(one, young) == "too_young"
@@ -166,16 +166,16 @@ def test_clean_leaves_a_removable_plan_until_its_lease_and_the_delay_are_over() 
 
 def test_clean_leaves_a_plan_that_stays() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=False)
+    plan = schedule_plan(one, 1, 2, 3, removable=False)
     one.wait(100 * DELAY_S)
     assert why_skipped(one, plan) == "immutable"
 
 
 def test_clean_leaves_a_rollback_that_somebody_executes() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=False)
-    begun(one, plan)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, 3, removable=False)
+    begin(one, plan)
+    one.fail(lease_held(one, plan))
     survey(one)
     rollback = rollback_of(one, plan).id
     assert execute(one, rollback, W1).answer == "granted"
@@ -190,9 +190,9 @@ def test_clean_leaves_a_rollback_that_somebody_executes() -> None:
 
 def test_a_plan_that_is_executed_finds_a_rollback_that_somebody_executes() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=False)
-    begun(one, plan)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, 3, removable=False)
+    begin(one, plan)
+    one.fail(lease_held(one, plan))
     survey(one)
     execute(one, rollback_of(one, plan).id, W1)
     assert execute(one, plan, W2).answer == "lease_live"
@@ -204,11 +204,11 @@ def test_a_plan_that_is_executed_finds_a_rollback_that_somebody_executes() -> No
 
 def test_a_rollback_leaves_a_later_attempt_to_the_next_one() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=False)
-    first = begun(one, plan, W1)
+    plan = schedule_plan(one, 1, 2, 3, removable=False)
+    first = begin(one, plan, W1)
     one.wait(LEASE_S + 1)
-    second = begun(one, plan, W2)
-    one.fail(held(one, plan))
+    second = begin(one, plan, W2)
+    one.fail(lease_held(one, plan))
     assert rollback_of(one, plan).tokens == (first,)
     assert survey(one).wishes == (), "one at a time"
     one.wait(LEASE_S + 1)
@@ -218,9 +218,9 @@ def test_a_rollback_leaves_a_later_attempt_to_the_next_one() -> None:
 
 def test_the_last_sweep_waits_for_tasks_that_nobody_can_reach() -> None:
     one = leader()
-    plan = scheduled(one, 1, 2, 3, removable=True)
-    token = begun(one, plan)
-    one.fail(held(one, plan))
+    plan = schedule_plan(one, 1, 2, 3, removable=True)
+    token = begin(one, plan)
+    one.fail(lease_held(one, plan))
 
     def due() -> list[AttemptKey]:
         state = one.fold.state

@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import Any
 
 from maar import ports
-from maar.ports import metastore, query, replica, role, segment_writer
+from maar.ports import metastore, query, rates, replica, role, segment_writer
 from maar.ports.calls import Call
 from maar.ports.metastore import Metastore
 from maar.ports.query import QueryEngine
+from maar.ports.rates import RateKeeper
 from maar.ports.replica import MetastoreReplica
 from maar.ports.role import Role
 from maar.ports.segment_writer import SegmentWriter
@@ -20,6 +21,7 @@ CALLS: tuple[type[Call[Any, Any]], ...] = (
     *replica.CALLS,
     *query.CALLS,
     *segment_writer.CALLS,
+    *rates.CALLS,
     *role.CALLS,
 )
 
@@ -47,6 +49,7 @@ def test_every_method_of_a_port_answers_a_request() -> None:
         (MetastoreReplica, replica.CALLS),
         (QueryEngine, query.CALLS),
         (SegmentWriter, segment_writer.CALLS),
+        (RateKeeper, rates.CALLS),
         (Role, role.CALLS),
     ):
         methods = {name for name in dir(port) if not name.startswith("_")}

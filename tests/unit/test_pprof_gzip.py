@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from maar.model.errors import MalformedProfile, TooLarge
-from maar.pprof.gzip import MEMBERS_MAX, compress, gunzip, promised_size
+from maar.pprof.gzip import MEMBERS_MAX, compress, gunzip, gunzip_counted, promised_size
 
 TEXT = bytes(range(256)) * 700  # compresses to more than one window of nothing special
 NOISE = b"".join(zlib.crc32(bytes([i % 256, i // 256])).to_bytes(4, "big") for i in range(60_000))
@@ -86,3 +86,50 @@ def test_the_size_that_a_gzip_promises_is_read_from_its_end_and_bounded() -> Non
     lie = standard.compress(raw)[:-4] + b"\xff" * 4
     assert promised_size(lie, limit=1 << 20) == 1 << 20
     assert promised_size(b"\x1f\x8b", limit=1 << 20) >= 2
+
+
+LIMIT = 1 << 30  # so large that even the noise is short for it
+PACKED = compress(TEXT)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TEXT,
+        PACKED,
+        compress(NOISE),
+        PACKED + PACKED,  # both end with the size of the first
+        PACKED[:-1],
+        PACKED[:-5] + bytes([PACKED[-5] ^ 1]) + PACKED[-4:],
+        PACKED[:40] + b"\xff" + PACKED[41:],
+        PACKED + b"junk",
+        b"\x1f\x8b",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("size", [0, 1, len(TEXT), len(NOISE), 2 * len(TEXT), 1 << 40])
+@pytest.mark.parametrize("limit", [1000, len(TEXT), LIMIT])
+def test_who_knows_the_size_gets_what_others_get(data: bytes, size: int, limit: int) -> None:
+    if data == PACKED + PACKED and size == len(TEXT):
+        size += 1  # what was counted is the size of all members
+    try:
+        wanted: bytes | str = gunzip(data, limit=limit)
+    except (MalformedProfile, TooLarge) as error:
+        wanted = str(error)
+    try:
+        found: bytes | str = gunzip_counted(data, size=size, limit=limit)
+    except (MalformedProfile, TooLarge) as error:
+        found = str(error)
+    assert found == wanted
+
+
+def test_a_size_that_lies_costs_no_more_memory_than_the_limit() -> None:
+    bomb = bytearray(compress(bytes(64 << 20)))
+    bomb[-4:] = (10).to_bytes(4, "little")
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            gunzip_counted(bytes(bomb), size=10, limit=1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()

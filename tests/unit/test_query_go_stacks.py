@@ -12,7 +12,7 @@ import pytest
 from maar.model.errors import TooLarge
 from maar.query.decide.budget import AnswerBudget
 from maar.query.decide.flamegraph import Stacks
-from maar.query.decide.go_stacks import fold, frames_max_of, tidied
+from maar.query.decide.go_stacks import fold, frames_max_of, tidy_stacks
 
 HEAP = "memory:inuse_space:bytes:space:bytes"
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
@@ -105,7 +105,7 @@ def test_what_is_not_drawn_tells_nothing_of_what_is() -> None:
 def test_instances_of_a_type_are_one_stack() -> None:
     first, second = (("main.main", f"x.F[go.shape.{kind}]", "x.G") for kind in ("int", "[]int"))
     assert tidy([first, second]) == Counter({("main.main", "x.F", "x.G"): 2})
-    made = tidied(
+    made = tidy_stacks(
         stacks_of([first, second]), profile_type=HEAP, drawn=True, budget=AnswerBudget(1 << 20)
     )
     assert sorted(made.names) == ["main.main", "x.F", "x.G"]
@@ -132,7 +132,7 @@ def test_the_order_of_stacks_and_names_does_not_matter(seed: int) -> None:
 def test_roots_count_as_memory() -> None:
     stacks = stacks_of([DEEP[:28], *[(*DEEP[4:35], f"leaf{n}") for n in range(1000)]])
     with pytest.raises(TooLarge):
-        tidied(stacks, profile_type=HEAP, drawn=True, budget=AnswerBudget(1000))
+        tidy_stacks(stacks, profile_type=HEAP, drawn=True, budget=AnswerBudget(1000))
 
 
 def tidy(
@@ -143,7 +143,7 @@ def tidy(
     drawn: bool = True,
     names: Sequence[str] | None = None,
 ) -> Counter[Stack]:
-    made = tidied(
+    made = tidy_stacks(
         stacks_of(stacks, values=values, names=names),
         profile_type=profile_type,
         drawn=drawn,

@@ -13,11 +13,11 @@ from maar.services.repair.history import (
     NO_HISTORY,
     Repaired,
     VnodeHistory,
-    extended,
-    merged,
-    repaired_at,
+    extend,
+    last_repair,
+    merge_neighbours,
     split,
-    trimmed,
+    trim,
     work_ns,
 )
 
@@ -128,8 +128,8 @@ class TestVectors:
             known = [done(whole.start, whole.end, BASE)]
             known += [done(start + shift, end + shift, when) for start, end, when in repairs]
             wanted = tuple(done(start + shift, end + shift, when) for start, end, when in expected)
-            assert merged(split(whole, known)) == wanted
-            assert merged(split(whole, known[::-1])) == wanted
+            assert merge_neighbours(split(whole, known)) == wanted
+            assert merge_neighbours(split(whole, known[::-1])) == wanted
 
     def test_contained_only(self) -> None:
         within = [done(1, 3, LeaseTime(1)), done(2, 4, LeaseTime(2)), done(0, 3, LeaseTime(3))]
@@ -151,11 +151,11 @@ class TestVectors:
         for apart_ns, pieces in ((HOUR_NS, 2), (HOUR_NS - 1, 1)):
             for times in ((0, apart_ns), (apart_ns, 0)):
                 found = [done(0, 5, LeaseTime(times[0])), done(5, 9, LeaseTime(times[1]))]
-                assert len(merged(found)) == pieces
+                assert len(merge_neighbours(found)) == pieces
 
     def test_a_gap_is_never_bridged(self) -> None:
         found = (done(0, 5, LeaseTime(7)), done(6, 9, LeaseTime(7)))
-        assert merged(found) == found
+        assert merge_neighbours(found) == found
 
     def test_a_merged_piece_is_compared_again_with_the_one_before(self) -> None:
         """13:50 | 15:00 | 14:45: the last two become 14:45, which is less than an hour after the
@@ -163,14 +163,14 @@ class TestVectors:
         """
         times = (time(1, 13, 50), time(1, 15), time(1, 14, 45))
         pieces = [done(at, at + 1, when) for at, when in enumerate(times)]
-        assert merged(pieces) == (done(0, 3, times[0]),)
+        assert merge_neighbours(pieces) == (done(0, 3, times[0]),)
 
     def test_work_is_shared_when_cut_and_added_when_merged(self) -> None:
         pieces = split(
             TokenRange(0, 30), [done(0, 30, BASE, 300), done(10, 20, LeaseTime(BASE + 5), 50)]
         )
         assert [each.work_ns for each in pieces] == [100, 50, 100]
-        (one,) = merged(pieces)
+        (one,) = merge_neighbours(pieces)
         assert one.work_ns == 250
 
 
@@ -222,8 +222,8 @@ class TestOracle:
     def test_merged_pieces_never_say_later_than_it_was(
         self, found: list[tuple[int, int, int, int]]
     ) -> None:
-        pieces = merged(split(WRAPPED, as_repaired(found)))
-        assert merged(pieces) == pieces
+        pieces = merge_neighbours(split(WRAPPED, as_repaired(found)))
+        assert merge_neighbours(pieces) == pieces
         for token in range(1, LENGTH + 1):
             truth, said = latest(found, token), minutes_of(pieces, token)
             assert (truth is None) == (said is None)
@@ -236,7 +236,7 @@ class TestOracle:
     ) -> None:
         known = NO_HISTORY
         for each in as_repaired(found):
-            known = extended(known, WRAPPED, each, pieces_max=most)
+            known = extend(known, WRAPPED, each, pieces_max=most)
             assert len(known.pieces) <= most
         for token in range(1, LENGTH + 1):
             truth, said = latest(found, token), minutes_of(known.pieces, token)
@@ -252,7 +252,7 @@ class TestOracle:
         part = WRAPPED.part(first, end)
         times = [latest(found, token) for token in range(first + 1, end + 1)]
         known = [each for each in times if each is not None]
-        said = repaired_at(VnodeHistory(None, pieces), part, WRAPPED, whole_only=False)
+        said = last_repair(VnodeHistory(None, pieces), part, WRAPPED, whole_only=False)
         if len(known) < len(times):
             assert said is None
         else:
@@ -261,37 +261,37 @@ class TestOracle:
 
 class TestVnode:
     def test_pieces_do_not_count_where_whole_ranges_are_repaired(self) -> None:
-        known = extended(NO_HISTORY, VNODE, done(500, 3000, BASE))
+        known = extend(NO_HISTORY, VNODE, done(500, 3000, BASE))
         for start, end in ((500, 2000), (2000, 3000)):
-            known = extended(known, VNODE, done(start, end, time(14, 0)))
-        assert repaired_at(known, VNODE, VNODE, whole_only=True) == BASE
-        assert repaired_at(known, VNODE, VNODE, whole_only=False) == time(14, 0)
+            known = extend(known, VNODE, done(start, end, time(14, 0)))
+        assert last_repair(known, VNODE, VNODE, whole_only=True) == BASE
+        assert last_repair(known, VNODE, VNODE, whole_only=False) == time(14, 0)
 
     def test_halves_are_no_whole(self) -> None:
         known = NO_HISTORY
         for start, end in ((500, 2000), (2000, 3000)):
-            known = extended(known, VNODE, done(start, end, BASE))
+            known = extend(known, VNODE, done(start, end, BASE))
         assert known.pieces == (done(500, 3000, BASE),)
-        assert repaired_at(known, VNODE, VNODE, whole_only=True) is None
+        assert last_repair(known, VNODE, VNODE, whole_only=True) is None
 
     def test_a_whole_repair_counts_for_both(self) -> None:
-        known = extended(NO_HISTORY, VNODE, done(500, 2000, BASE))
-        known = extended(known, VNODE, done(500, 3000, time(15, 0), work=2500))
-        assert repaired_at(known, VNODE, VNODE, whole_only=True) == time(15, 0)
-        assert repaired_at(known, VNODE, VNODE, whole_only=False) == time(15, 0)
+        known = extend(NO_HISTORY, VNODE, done(500, 2000, BASE))
+        known = extend(known, VNODE, done(500, 3000, time(15, 0), work=2500))
+        assert last_repair(known, VNODE, VNODE, whole_only=True) == time(15, 0)
+        assert last_repair(known, VNODE, VNODE, whole_only=False) == time(15, 0)
         assert work_ns(known, whole_only=True) == work_ns(known, whole_only=False) == 2500
 
     def test_an_older_repair_changes_nothing(self) -> None:
-        known = extended(NO_HISTORY, VNODE, done(500, 3000, time(15, 0)))
-        assert extended(known, VNODE, done(500, 3000, BASE)) == known
-        assert extended(known, VNODE, done(600, 700, BASE)) == known
+        known = extend(NO_HISTORY, VNODE, done(500, 3000, time(15, 0)))
+        assert extend(known, VNODE, done(500, 3000, BASE)) == known
+        assert extend(known, VNODE, done(600, 700, BASE)) == known
 
     def test_what_reaches_beyond_the_range_changes_nothing(self) -> None:
-        assert extended(NO_HISTORY, VNODE, done(400, 700, BASE)) == NO_HISTORY
+        assert extend(NO_HISTORY, VNODE, done(400, 700, BASE)) == NO_HISTORY
 
     def test_what_is_too_old_is_forgotten(self) -> None:
-        known = extended(NO_HISTORY, VNODE, done(500, 3000, BASE))
-        known = extended(known, VNODE, done(600, 700, time(20, 0)))
-        kept = trimmed(known, before=LeaseTime(BASE + 1))
+        known = extend(NO_HISTORY, VNODE, done(500, 3000, BASE))
+        known = extend(known, VNODE, done(600, 700, time(20, 0)))
+        kept = trim(known, before=LeaseTime(BASE + 1))
         assert kept == VnodeHistory(None, (done(600, 700, time(20, 0)),))
-        assert trimmed(known, before=BASE) == known
+        assert trim(known, before=BASE) == known

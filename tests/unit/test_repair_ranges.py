@@ -19,7 +19,7 @@ from maar.services.repair.history import (
     RangeTimes,
     Repaired,
     VnodeHistory,
-    extended,
+    extend,
     range_times,
 )
 from maar.services.repair.ranges import (
@@ -203,7 +203,7 @@ class Crowded:
 
     def repair(self, part: TokenRange) -> None:
         known = self.history[self.number]
-        self.history[self.number] = extended(known, vnode(self.number), Repaired(part, NOW))
+        self.history[self.number] = extend(known, vnode(self.number), Repaired(part, NOW))
 
 
 @pytest.mark.parametrize("size_target", [1 << 40, 5])

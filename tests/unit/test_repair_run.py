@@ -468,7 +468,7 @@ class TestWrites:
         (other,) = bench.compact([segment]).outputs
         if copied:
             block = with_copies(block, world.repair(block, wanted=(MAIN, US)))
-        fetch = _Task._fetched
+        fetch = _Task._fetch
         deleted: list[str] = []
 
         def delete_then_fetch(task: _Task, meta: BlockMeta, *given: object) -> dict[str, Path]:
@@ -476,7 +476,7 @@ class TestWrites:
                 deleted.append(drop(world, block, MAIN))
             return fetch(task, meta, *given)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(_Task, "_fetched", delete_then_fetch)
+        monkeypatch.setattr(_Task, "_fetch", delete_then_fetch)
         wanted = (EU, MAIN, US) if copied else (EU, MAIN)
         result = world.repair(block, other, wanted=wanted)
         made = {(each.block, each.store) for each in result.copies}

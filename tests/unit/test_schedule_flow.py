@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import msgspec
 
 from maar.metastore.decide import execution, jobs, wishes
@@ -22,6 +24,8 @@ from maar.metastore.records.entries import (
     ScheduleSet,
     TermStarted,
 )
+from maar.metastore.state.state import MetaState
+from maar.model.ids import TenantId
 from maar.model.plan import JobId, PlanJob
 from maar.model.refusal import Refusal
 from maar.model.schedule import (
@@ -38,8 +42,11 @@ from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime
 from maar.ports.plan_board import Answer, SchedulePlan
 from maar.scheduling import rules
 from maar.services.clean.rules import CLEAN
-from maar.services.compact.rules import COMPACT
-from support.kinds.patrol.rules import PATROL, WEEKLY, Beat, beat
+from maar.services.compact.rules import COMPACT, COMPACTION
+from maar.services.kinds import Kinds
+from maar.services.rules import Board
+from support.kinds.patrol.rules import PATROL, WEEKLY, Beat, Patrolling, beat
+from support.metastore.fold import Fold
 from support.metastore.leader_term import W1, W2, W3
 from support.metastore.patrols import Patrols
 
@@ -147,6 +154,45 @@ def test_every_job_is_looked_at_although_a_turn_looks_at_few() -> None:
     for turn in range(1, 4):
         world.book.turn(world.state, world.moment)
         assert len(world.book.known) == turn * jobs.LOOKED_AT_ONCE
+
+
+def test_a_turn_asks_few_of_very_many_tenants_for_their_jobs() -> None:
+    class Idle(Patrolling):
+        questions = 0
+
+        def job_tenants(self, _board: Board) -> list[TenantId]:
+            return [TenantId(f"t{n}") for n in range(3 * jobs.LISTED_AT_ONCE)]
+
+        def job_ids(self, _board: Board, _tenant: TenantId) -> list[JobId]:
+            self.questions += 1
+            return []
+
+    kind, book = Idle(), JobBook()
+    fold = Fold(state=MetaState(kinds=Kinds(COMPACTION, kind)))
+    for turn in range(1, 4):
+        book.turn(fold.state, jobs.moment(fold.state, LeaseTime(fold.now)))
+        assert kind.questions == turn * jobs.LISTED_AT_ONCE
+
+
+def test_jobs_that_may_not_run_cost_a_round_little_and_hold_up_nobody() -> None:
+    """However many a window refuses, a round tries some of them, and the next one others."""
+    many = {beat(f"t{n:04}"): Beat(last=-1) for n in range(2 * jobs.TRIED_AT_ONCE + 1)}
+    world = Patrols(many | {A: Beat(last=0)})
+    world.until(WEEK_NS)
+    world.put([window("00:00", "00:00", pattern(job.tenant)) for job in many])
+    world.look()
+    while world.book.behind:
+        world.look()
+    assert world.ask() == world.ask() == []
+    assert world.jobs(world.ask()) == [A]
+
+
+def test_the_collector_of_garbage_does_not_walk_what_is_known_of_jobs() -> None:
+    world = Patrols({A: Beat(("s1", "s2"), last=0), B: Beat(last=None)})
+    world.look()
+    kept = [*world.book.known.values(), *world.state.jobs.values(), *world.state.jobs]
+    assert kept
+    assert not any(map(gc.is_tracked, kept))
 
 
 # ── against compaction ─────────────────────────────────────────────────────────────────────────
@@ -354,8 +400,8 @@ def test_cleanings_and_clusterings_are_held_back_too() -> None:
     world = Patrols({A: Beat(last=0)})
     world.put([window("00:00", "00:00", pattern("*", CLEAN))])
     lake = JobId(A.tenant, CLEAN)
-    assert jobs.refused_by_window(world.state, lake, world.moment) is not None
-    assert jobs.refused_by_window(world.state, A, world.moment) is None
+    assert jobs.window_refusal(world.state, lake, world.moment) is not None
+    assert jobs.window_refusal(world.state, A, world.moment) is None
 
 
 # ── backpressure ───────────────────────────────────────────────────────────────────────────────
@@ -532,7 +578,7 @@ def test_a_plan_that_somebody_asked_for_knows_its_job() -> None:
     world.look()
     spec = world.rules.session(world.state, world.book.known[A].found, WEEKLY, now=world.now)
     assert spec is not None
-    world.rules.asked = lambda *_, **__: spec  # type: ignore[method-assign]
+    world.rules.on_request = lambda *_, **__: spec  # type: ignore[method-assign]
     world.put(wishes.entries(world.state, SchedulePlan(PATROL, "a"), now=world.now))
     (plan,) = world.state.plans.values()
     assert plan.job == PlanJob(JobId(A.tenant, PATROL), on_demand=True)

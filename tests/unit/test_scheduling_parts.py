@@ -230,5 +230,5 @@ def test_what_was_put_aside_comes_back_in_its_place() -> None:
     assert order(queue, 40) == "c"
     queue.wake(LeaseTime(60))
     assert order(queue, 60) == "ac"
-    queue.wake_all()
+    queue.bring_back(b)
     assert order(queue, 60) == "abc"

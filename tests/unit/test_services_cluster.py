@@ -19,7 +19,7 @@ from maar.model import keys
 from maar.model.block import CLUSTERED, TABLES, BlockMeta
 from maar.model.errors import Corrupt, LeaseLost
 from maar.model.ids import FencingToken, PlanId, Shard, StoreName
-from maar.model.plan import Account, LeasedPlan, Place, PlanPart, PlanResult, QueueKey
+from maar.model.plan import Account, LeasedPlan, PlanPart, PlanResult, ProfilePlace, QueueKey
 from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS, utc_day
 from maar.services.cluster import parts
@@ -217,11 +217,10 @@ def test_little_memory_cuts_a_day_into_more_tasks_with_the_same_result(
 
 
 def test_more_blocks_than_are_merged_at_once_go_through_scratch(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("maar.services.cluster.run.FAN_IN", 2)
     blocks, pushed = shards(bench)
-    result = carry_out(bench, plan(blocks, target=20_000, slots=2))
+    result = carry_out(bench, plan(blocks, target=20_000, slots=2), fan_in=2)
     assert result.account.kept == len(pushed)
     assert rows(bench, result.outputs, tmp_path) == Counter(set(rows(bench, blocks, tmp_path)))
     assert [path for path in bench.scratch.iterdir() if path.is_dir()] == []
@@ -331,12 +330,15 @@ def test_a_part_does_not_open_blocks_of_other_services(bench: Bench) -> None:
         )
         for number, name in enumerate(SERVICES, start=1)
     ]
-    part = PlanPart(0, Place("checkout", 0), Place("mail", 0), 1)
+    part = PlanPart(0, ProfilePlace("checkout", 0), ProfilePlace("mail", 0), 1)
     assert [parts.touches(meta, part) for meta in apart] == [False, True, False, False]
     edge = PlanPart(
-        0, Place("checkout", NOON_NS // 1000), Place("checkout", NOON_NS // 1000 + 1), 1
+        0,
+        ProfilePlace("checkout", NOON_NS // 1000),
+        ProfilePlace("checkout", NOON_NS // 1000 + 1),
+        1,
     )
     assert [parts.touches(meta, edge) for meta in apart] == [False, True, False, False]
-    after = PlanPart(0, Place("checkout", NOON_NS // 1000 + 1), None, 1)
+    after = PlanPart(0, ProfilePlace("checkout", NOON_NS // 1000 + 1), None, 1)
     assert [parts.touches(meta, after) for meta in apart] == [False, False, True, True]
     assert keys.date_text(DAY) == keys.date_text(apart[0].day)

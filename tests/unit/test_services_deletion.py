@@ -8,7 +8,7 @@ import pytest
 
 from maar.model.errors import LeaseLost, Unavailable
 from maar.model.time import SECOND_NS
-from maar.services.deletion import AT_ONCE_MAX, TRIES_MAX, Deleter
+from maar.services.deletion import AT_ONCE_MAX, TRIES_MAX, BatchDeleter
 from support.clock.fake_clock import FakeClock
 from support.stores.memory_store import MemoryStore
 
@@ -57,11 +57,11 @@ def test_each_batch_is_confirmed_and_only_what_was_confirmed_goes() -> None:
     clock = FakeClock()
     store, authority = Slow(clock, names(AT_ONCE_MAX + 2)), Authority(clock)
     authority.spared = {names(4)[3]}
-    deleter = Deleter(store, authority.confirm, clock.monotonic_ns)
+    deleter = BatchDeleter(store, authority.confirm, clock.monotonic_ns)
     assert deleter.delete(names(AT_ONCE_MAX + 2)) == AT_ONCE_MAX + 1
     assert store.left() == [names(4)[3]]
     assert [len(asked) for asked in authority.asked] == [AT_ONCE_MAX, 2]
-    assert Deleter(store, authority.confirm, clock.monotonic_ns).delete([]) == 0
+    assert BatchDeleter(store, authority.confirm, clock.monotonic_ns).delete([]) == 0
     assert len(authority.asked) == 2, "nobody is asked about nothing"
 
 
@@ -69,7 +69,7 @@ def test_each_batch_is_confirmed_and_only_what_was_confirmed_goes() -> None:
 def test_a_confirmation_counts_for_less_than_a_second(takes_ns: int, questions: int) -> None:
     clock = FakeClock()
     store, authority = Slow(clock, names(3), takes_ns=takes_ns), Authority(clock)
-    assert Deleter(store, authority.confirm, clock.monotonic_ns).delete(names(3)) == 3
+    assert BatchDeleter(store, authority.confirm, clock.monotonic_ns).delete(names(3)) == 3
     assert len(authority.asked) == questions
     assert authority.asked[-1] == names(3)[questions - 1 :], "only about what is left"
 
@@ -81,18 +81,18 @@ def test_the_second_begins_before_the_question_and_ends_with_it() -> None:
     late = Authority(clock, SECOND_NS)
     late.refuses_from = 1
     with pytest.raises(LeaseLost):
-        Deleter(store, late.confirm, clock.monotonic_ns).delete(names(1))
+        BatchDeleter(store, late.confirm, clock.monotonic_ns).delete(names(1))
     assert store.left() == names(1)
     timely = Authority(clock, SECOND_NS - 1)
     timely.refuses_from = 1
-    assert Deleter(store, timely.confirm, clock.monotonic_ns).delete(names(1)) == 1
+    assert BatchDeleter(store, timely.confirm, clock.monotonic_ns).delete(names(1)) == 1
 
 
 def test_whoever_is_always_answered_too_late_gives_up_for_now() -> None:
     clock = FakeClock()
     store, authority = Slow(clock, names(2)), Authority(clock, *[SECOND_NS] * 9)
     with pytest.raises(Unavailable, match="over a second"):
-        Deleter(store, authority.confirm, clock.monotonic_ns).delete(names(2))
+        BatchDeleter(store, authority.confirm, clock.monotonic_ns).delete(names(2))
     assert store.left() == names(2)
     assert len(authority.asked) == TRIES_MAX
 
@@ -103,5 +103,5 @@ def test_whoever_was_stopped_between_two_deletes_asks_again_and_is_refused() -> 
     authority.refuses_from = 1
     gone: list[str] = []
     with pytest.raises(LeaseLost):
-        gone.extend(Deleter(store, authority.confirm, clock.monotonic_ns).deleting(names(3)))
+        gone.extend(BatchDeleter(store, authority.confirm, clock.monotonic_ns).deleting(names(3)))
     assert store.left() == names(3)[1:]

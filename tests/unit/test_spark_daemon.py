@@ -15,7 +15,8 @@ from maar.runner import daemon
 
 def fork_nothing():
     print(json.dumps([daemon.threads_of_this_process(), "pyarrow" in sys.modules,
-                      "numba" in sys.modules, "maar.services.compact.run" in sys.modules]))
+                      "numba" in sys.modules, "maar.services.compact.run" in sys.modules,
+                      sys.modules["pyarrow"].default_memory_pool().backend_name]))
 
 theirs.manager = fork_nothing
 {before}
@@ -35,9 +36,9 @@ def daemon_says(before: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_all_that_tasks_need_is_loaded_by_one_thread() -> None:
+def test_all_that_tasks_need_is_loaded_by_one_thread_with_one_allocator() -> None:
     said = daemon_says()
-    assert said.stdout == "[1, true, true, true]\n", said.stderr
+    assert said.stdout == '[1, true, true, true, "system"]\n', said.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import maar.spark
 from maar.adapters.http_board import HttpBoard
 from maar.adapters.stores.open import open_store
 from maar.app.execution import with_own_secrets
-from maar.metastore.leader.claim import mark
+from maar.metastore.leader.stores.claim import mark
 from maar.model.errors import InvalidInput
 from maar.model.ids import Incarnation
 from maar.ports.object_store import ObjectStore, StoreSettings

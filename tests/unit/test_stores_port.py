@@ -149,13 +149,13 @@ def test_a_single_copy_fails_as_it_always_did() -> None:
 def test_a_store_that_the_settings_do_not_know_is_away() -> None:
     world = World()
     with pytest.raises(Unavailable, match=r"'moon' is not among the stores .*far, near, home"):
-        world.stores.named(StoreName("moon"))
+        world.stores.open(StoreName("moon"))
 
 
 def test_one_store_stands_for_any_name() -> None:
     store = MemoryStore()
     store.create("x", b"1")
-    assert stores_of(store).named(StoreName("any")) is store
+    assert stores_of(store).open(StoreName("any")) is store
     assert stores_of(store).home is store
     several = World().stores
     assert stores_of(several) is several
@@ -167,15 +167,15 @@ def test_a_directory_that_is_not_there_is_away_and_is_not_made(tmp_path: Path) -
     )
     stores = Stores(places, open_store)
     with pytest.raises(Unavailable, match="mount it, or make it if the store is new"):
-        stores.named(NEAR)
+        stores.open(NEAR)
     assert not (tmp_path / "near").exists()
     (tmp_path / "near").mkdir()
-    stores.named(NEAR).create("x", b"1")
+    stores.open(NEAR).create("x", b"1")
     (tmp_path / "near").rename(tmp_path / "gone")
     for ask in (lambda s: s.read("x"), lambda s: s.size("x"), lambda s: list(s.list(""))):
         with pytest.raises(Unavailable, match="is not there"):
-            ask(stores.named(NEAR))
+            ask(stores.open(NEAR))
     (tmp_path / "gone").rename(tmp_path / "near")
-    assert stores.named(NEAR).read("x") == b"1"
+    assert stores.open(NEAR).read("x") == b"1"
     with pytest.raises(NotFound):
-        stores.named(NEAR).read("y")
+        stores.open(NEAR).read("y")

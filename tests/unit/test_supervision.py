@@ -22,9 +22,9 @@ from maar.app.processes.supervisor import (
     with_sockets,
 )
 from maar.app.roles.marker import check
-from maar.app.roles.run import ProcessName
+from maar.app.roles.run import Child, ProcessName
 from maar.app.settings.config import METASTORE_ADDRESS, Settings, load
-from maar.metastore.leader.claim import mark
+from maar.metastore.leader.stores.claim import mark
 from maar.model.errors import InvalidInput
 from maar.model.ids import Incarnation
 from support.clock.virtual_time import run_virtually
@@ -46,18 +46,18 @@ def test_restarts_wait_longer_and_longer_but_not_for_ever() -> None:
 class Childless(Supervisor):
     """Every life of a role ends at once, with the next of its codes; then it is time to stop."""
 
-    def __init__(self, codes: dict[ProcessName, list[int]]) -> None:
+    def __init__(self, codes: dict[Child, list[int]]) -> None:
         listener = listen(settings(MAAR_SERVER__LISTEN="127.0.0.1:0"))
         super().__init__(settings(MAAR_SERVER__DATA_DIR="/proc/nowhere"), listener)
         self.codes = codes
 
-    async def _start(self, role: ProcessName, restarts: int, beats: int) -> Process:
+    async def _start(self, role: Child, restarts: int, beats: int) -> Process:
         del restarts, beats
         if not self.codes.get(role):
             await self._stopping.wait()
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    async def live(self, role: ProcessName, restarts: int) -> int:
+    async def live(self, role: Child, restarts: int) -> int:
         code = await super().live(role, restarts)
         code = self.codes[role].pop(0) if self.codes.get(role) else code
         if not any(self.codes.values()):
@@ -66,7 +66,7 @@ class Childless(Supervisor):
 
 
 def lived(role: ProcessName, *codes: int) -> int:
-    return run_virtually(Childless({role: list(codes)}).run())
+    return run_virtually(Childless({Child(role): list(codes)}).run())
 
 
 def test_a_role_that_cannot_be_started_just_now_is_started_later() -> None:

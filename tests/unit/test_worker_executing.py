@@ -50,7 +50,7 @@ def test_it_stops_when_its_plan_is_done_and_takes_no_other() -> None:
         worker = executor(board, runner, plan)
         async with asyncio.timeout(60):
             await worker.run()
-        assert worker.executed.told().outcome == "completed"
+        assert worker.executed.plan_outcome().outcome == "completed"
         assert board.fold.state.plans[other].attempts == ()
 
     run_virtually(work())
@@ -64,7 +64,7 @@ def test_it_asks_a_silent_metastore_a_few_times_and_says_so() -> None:
             await worker.run()
         assert board.asked == ASKED_MAX
         with pytest.raises(Unavailable, match="nothing was executed"):
-            worker.executed.told()
+            worker.executed.plan_outcome()
 
     run_virtually(work())
 
@@ -91,6 +91,6 @@ def test_it_asks_a_silent_metastore_a_few_times_and_says_so() -> None:
     ],
 )
 def test_every_end_has_its_outcome(executed: Executed, outcome: str, said: str) -> None:
-    found = executed.told()
+    found = executed.plan_outcome()
     assert (found.plan, found.outcome) == (PLAN, outcome)
     assert said in f"{found.why} {found.cause}"

@@ -81,6 +81,7 @@ class World:
                 may_go_on=self.holds,
                 why_stop=lambda: self.why_stop(),
                 monotonic_ns=lambda: self.now_ns,
+                again_s=0,
             )
         )
 
@@ -119,10 +120,7 @@ def test_a_renewal_may_say_stop_and_the_task_that_runs_is_committed() -> None:
     assert result.repaired.ranges == 2
 
 
-def test_a_renewal_that_says_stop_does_not_end_the_tries_to_commit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(session, "AGAIN_S", 0)
+def test_a_renewal_that_says_stop_does_not_end_the_tries_to_commit() -> None:
     world = World(replies=[Unavailable("not now"), PartCommitted(True)])
     world.why_stop = lambda: "a window closed"
     world.carry_out(plan_of(3))
@@ -157,8 +155,7 @@ def test_a_worker_that_is_stopped_ends_after_the_task() -> None:
     assert world.said.count("commit") == 2
 
 
-def test_a_commit_is_repeated_while_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "AGAIN_S", 0)
+def test_a_commit_is_repeated_while_nobody_answers() -> None:
     world = World(replies=[Unavailable("not now"), TimeoutError(), PartCommitted(True)])
     world.carry_out(plan_of(1))
     assert world.said == ["run 0", "commit"]

@@ -132,7 +132,7 @@ class HttpBoard:
                 answer = await self._commit_part(request)
             case ConfirmDeletes():
                 body = {"token": str(request.token), "keys": request.keys}
-                found = _held(await self.order(f"{PLANS}/{request.plan}/confirm", body))
+                found = _check_lease(await self.order(f"{PLANS}/{request.plan}/confirm", body))
                 answer = tuple(found["keys"])
             case _:
                 raise Rejected(f"{type(request).__name__} is not asked over HTTP")
@@ -230,7 +230,7 @@ class HttpBoard:
         held = request.plan is not None
         body = {"plan": str(request.plan), "token": str(request.token)} if held else {}
         asked = body | {"dry_run": not held, "orphans": False}
-        found = _held(await self.order("/api/v1/clean", asked))
+        found = _check_lease(await self.order("/api/v1/clean", asked))
         return CleanStep(
             tuple(record(RollbackRef, each) for each in found["scheduled"] if each["rollback"]),
             tuple(record(SkippedPlan, each) for each in found["skipped"]),
@@ -268,7 +268,7 @@ def _place(told: Mapping[str, Any]) -> StorePlace:
     return StorePlace(settings, told["region"], tuple(told["zones"]))
 
 
-def _held(found: dict[str, Any]) -> dict[str, Any]:
+def _check_lease(found: dict[str, Any]) -> dict[str, Any]:
     """What was asked under a lease; LeaseLost when that is gone."""
     if found.get("outcome") == LOST:
         raise LeaseLost(found["why"])

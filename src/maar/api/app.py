@@ -24,12 +24,12 @@ from maar.api.admin.execution import (
     Doomed,
     Failure,
     GrantWish,
-    Held,
+    HeldLease,
     PartDone,
+    PlanOrder,
     PlanOrders,
-    RollbackWish,
+    RollbackOrder,
     RunWish,
-    Wish,
 )
 from maar.api.admin.operator_commands import (
     Exclusion,
@@ -44,12 +44,12 @@ from maar.api.admin.operator_commands import (
 )
 from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
-from maar.api.admin.repairs import Repairs, RepairWish
+from maar.api.admin.repairs import RepairOrders, RepairWish
 from maar.api.admin.schedule import JobPattern, PolicyWish, ScheduleRoutes, ScheduleWish
 from maar.api.admin.stores import StoreRemoval, StoreView
 from maar.api.errors import FAULT, ServerFault, json_error
 from maar.api.guard import OurNames, RequestGuard
-from maar.api.health import ExtraMetrics, Readiness, health_routes
+from maar.api.health import Degraded, ExtraMetrics, Readiness, health_routes, nothing
 from maar.api.hosts import Hosts
 from maar.api.protocol import wire
 from maar.api.protocol.connect import CallService, Method, Unary, not_offered
@@ -104,6 +104,8 @@ def build_app(
     asked: QueryDeps | None,
     guard: RequestGuard | None = None,  # one that other ways in share
     hosts: Hosts = ON_LOOPBACK,
+    degraded: Degraded = nothing,
+    shows_own: bool = True,  # False: the registries are in what `extra_metrics` gives
 ) -> ASGIApp:
     """With a distributor, profiles can be pushed; with the rest, queries are answered."""
     guard = guard or RequestGuard(settings, registries[-1])
@@ -131,14 +133,15 @@ def build_app(
             *_execution_routes(guard, PlanOrders(asked.metastore, asked.store, asked.addresses)),
             *_deletion_routes(guard, Deletions(guard, asked.metastore)),
             *_schedule_routes(guard, ScheduleRoutes(guard, asked.metastore)),
-            *_repair_routes(guard, Repairs(guard, asked.metastore)),
+            *_repair_routes(guard, RepairOrders(guard, asked.metastore)),
             _placement_route(guard, PlacementView(asked.metastore, asked.placed)),
             *_store_routes(guard, StoreView(guard, asked.metastore)),
             Route("/", pages.page),
             Route("/ui/{path:path}", pages.asset),
         ]
     routes = [*_service_routes(services), *routes]
-    routes += health_routes(registries, readiness, extra_metrics)
+    shown = registries if shows_own else ()
+    routes += health_routes(shown, readiness, extra_metrics, degraded)
     handlers: dict[Any, Any] = {
         HTTPException: partial(_http_error, services),
         Exception: _internal_error,
@@ -235,13 +238,13 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
     posts: dict[str, Order[Any]] = {
         path: Order(guard, path, kind, carry_out)
         for path, kind, carry_out in (
-            (plans, Wish, orders.schedule),
+            (plans, PlanOrder, orders.schedule),
             (f"{plan}/grant", GrantWish, orders.grant),
             (f"{plan}/run-now", RunWish, orders.run_now),
-            (f"{plan}/renew", Held, orders.renew),
-            (f"{plan}/start", Held, orders.start),
+            (f"{plan}/renew", HeldLease, orders.renew),
+            (f"{plan}/start", HeldLease, orders.start),
             (f"{plan}/fail", Failure, orders.fail),
-            (f"{plan}/rollback", RollbackWish, orders.roll_back),
+            (f"{plan}/rollback", RollbackOrder, orders.roll_back),
             ("/api/v1/clean", CleanWish, orders.clean),
         )
     }
@@ -266,12 +269,12 @@ def _store_routes(guard: RequestGuard, view: StoreView) -> list[Route]:
     ]
 
 
-def _repair_routes(guard: RequestGuard, repairs: Repairs) -> list[Route]:
+def _repair_routes(guard: RequestGuard, repairs: RepairOrders) -> list[Route]:
     path, asked = "/api/v1/repairs", "/api/v1/repairs/asked"
     return [
         Route(path, View(guard, path, repairs.status), methods=["GET"]),
         Route(path, Order(guard, path, RepairWish, repairs.ask), methods=["POST"]),
-        Route(asked, View(guard, asked, repairs.asked), methods=["GET"]),
+        Route(asked, View(guard, asked, repairs.last_asked), methods=["GET"]),
     ]
 
 

@@ -12,11 +12,20 @@ from starlette.routing import Route
 DUTIES = ("push", "query")
 # For push or query ('': all); '' when ready, else why not.
 Readiness = Callable[[str], Awaitable[str]]
+# What does not work as it should although it is ready; '': nothing.
+Degraded = Callable[[], Awaitable[str]]
 ExtraMetrics = Callable[[], Awaitable[list[str]]]  # what other roles expose, as text
 
 
+async def nothing() -> str:
+    return ""
+
+
 def health_routes(
-    registries: Sequence[CollectorRegistry], readiness: Readiness, extra_metrics: ExtraMetrics
+    registries: Sequence[CollectorRegistry],
+    readiness: Readiness,
+    extra_metrics: ExtraMetrics,
+    degraded: Degraded = nothing,
 ) -> list[Route]:
     async def ready(request: Request) -> Response:
         duty = request.query_params.get("for", "")
@@ -24,7 +33,10 @@ def health_routes(
             known = " or ".join(f"for={name}" for name in DUTIES)
             return PlainTextResponse(f"for={duty[:60]!r} is not known; use {known}\n", 400)
         why_not = await readiness(duty)
-        return PlainTextResponse(f"{why_not or 'ready'}\n", 503 if why_not else 200)
+        if why_not:
+            return PlainTextResponse(f"{why_not}\n", 503)
+        less = await degraded()
+        return PlainTextResponse(f"ready\n{less}\n" if less else "ready\n")
 
     async def healthz(_request: Request) -> Response:
         """The process is alive; /ready says whether it can do its work."""

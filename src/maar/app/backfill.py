@@ -25,7 +25,7 @@ from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import ANONYMOUS, PlanId, StoreName, tenant_id
 from maar.ports.object_store import ObjectInfo, StoreSettings
 from maar.ports.plan_board import Answer, RollBackPlan, SchedulePlan
-from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refused
+from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refusal_of
 from maar.ports.runner import JobRunner
 from maar.ports.stores import StorePlaces
 from maar.runner.bulk import Bulk, Read, of_files, of_frame, read_local, read_object
@@ -53,14 +53,14 @@ class Listed(NamedTuple):
     read: Read
 
 
-class Frame(NamedTuple):
+class FileFrame(NamedTuple):
     """A DataFrame with `path` and `content`, and the files that it is of."""
 
     frame: Any
     files: tuple[SourceFile, ...]
 
 
-class Engine(NamedTuple):
+class BulkEngine(NamedTuple):
     """The Spark that reads and writes: our own, or somebody's."""
 
     settings: SparkSettings
@@ -85,7 +85,7 @@ class Engine(NamedTuple):
 class Backfill(NamedTuple):
     """What somebody wants to have written."""
 
-    source: Listed | Frame
+    source: Listed | FileFrame
     whose: Whose
     limits: Limits
 
@@ -101,18 +101,18 @@ class Backfilled(NamedTuple):
 
     def plain(self) -> dict[str, Any]:
         if self.told is None:
-            return self.outcome.told()
+            return self.outcome.as_json()
         return {
             "plan": str(self.outcome.plan),
             "files": self.told.files,
             "profiles": self.told.kept,
             "duplicates": self.told.duplicates,
-            "quarantined": [_named(each) for each in self.told.quarantined],
-            "refused": [_named(each) for each in self.told.refused],
+            "quarantined": [_as_json(each) for each in self.told.quarantined],
+            "refused": [_as_json(each) for each in self.told.refused],
         }
 
 
-def _named(each: ingesting.NamedFile) -> dict[str, str]:
+def _as_json(each: ingesting.NamedFile) -> dict[str, str]:
     return {"file": each.file, "cause": each.cause}
 
 
@@ -134,14 +134,14 @@ def list_files(places: Sequence[str], own: StoreSettings) -> Listed:
     if not far:
         found = {name: None for place in places for name in _local(place)}
         files = tuple(SourceFile(name, Path(name).stat().st_size) for name in found)
-        return _checked(Listed(files, read_local), places)
+        return _require_files(Listed(files, read_local), places)
     if len(places) > 1:
         raise InvalidInput("give one s3:// pattern, or files of this host")
     settings, pattern = _split(far[0], own)
     infos = [info for info in open_store(settings).list("") if _matches(info, pattern)]
     named = tuple(SourceFile(f"{settings.url}/{info.key}", info.size) for info in infos)
     read = partial(read_object, settings=settings, open_store=open_store)
-    return _checked(Listed(named, read), places)
+    return _require_files(Listed(named, read), places)
 
 
 def _local(place: str) -> list[str]:
@@ -170,7 +170,7 @@ def _matches(info: ObjectInfo, pattern: str) -> bool:
     return fnmatchcase(info.key, pattern) or info.key.startswith(f"{pattern.rstrip('/')}/")
 
 
-def _checked(listed: Listed, places: Sequence[str]) -> Listed:
+def _require_files(listed: Listed, places: Sequence[str]) -> Listed:
     if not listed.files:
         raise InvalidInput(f"no file matches {', '.join(places)}")
     return listed
@@ -184,14 +184,14 @@ async def backfill(
     *,
     board: HttpBoard,
     executor: Executor,
-    engine: Engine,
+    engine: BulkEngine,
     watch: Watch,
 ) -> Backfilled:
     for _ in range(TRIES_MAX):
         plan = await _open(wish, board)
         would = (await board.plan(plan)).execution
         if would is not None and would.answer is not Answer.GRANTED:
-            outcome = refused(would)
+            outcome = refusal_of(would)
         else:
             done = await _write(wish, plan, board, executor, engine, watch)
             if done.outcome.outcome is not OutcomeName.MUST_BE_ROLLED_BACK:
@@ -225,7 +225,7 @@ async def _write(
     plan: PlanId,
     board: HttpBoard,
     executor: Executor,
-    engine: Engine,
+    engine: BulkEngine,
     watch: Watch,
 ) -> Backfilled:
     told: list[Told] = []
@@ -256,7 +256,7 @@ async def _bulk(wish: Backfill, board: HttpBoard) -> Bulk:
 
 
 def _source(wish: Backfill, bulk: Bulk, told: Callable[[Told], None]) -> RowSource:
-    if isinstance(wish.source, Frame):
+    if isinstance(wish.source, FileFrame):
         return of_frame(bulk, wish.source.frame, told)
     return of_files(bulk, wish.source.files, told)
 

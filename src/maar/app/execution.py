@@ -23,7 +23,7 @@ from maar.ports.calls import Caller
 from maar.ports.object_store import StoreSettings
 from maar.ports.operator import PlanDetail
 from maar.ports.plan_board import Answer, PlanBoard, PollRequest, not_open
-from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refused
+from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refusal_of
 from maar.ports.runner import JobRunner, RunnerDied
 from maar.ports.stores import StorePlace, StorePlaces, Stores
 from maar.services.kinds import KINDS
@@ -117,12 +117,12 @@ class Executor:
         if would is not None and would.answer is not Answer.GRANTED:
             by_window = self.ignore_windows and would.answer is Answer.BUSY
             if not by_window:
-                return refused(would)
+                return refusal_of(would)
         if kind not in KINDS:
             why = f"this maar does not know plans of the kind {kind[:60]!r}"
             return PlanOutcome(plan, OutcomeName.WRONG_KIND, why=why)
         if not KINDS[kind].open_to_all:
-            return refused(not_open(plan, kind))
+            return refusal_of(not_open(plan, kind))
         if kind in KINDS.on_engine():
             return await self._run(plan, lambda: engine(self.places, found.slots))
         return await self.roll_back(plan)
@@ -151,7 +151,7 @@ class Executor:
             elif done.outcome is OutcomeName.LEASE_LIVE:
                 cleaned["skipped"].append({"plan": str(rollback), "why": "live_lease"})
             else:
-                cleaned.setdefault("failed", []).append(done.told())
+                cleaned.setdefault("failed", []).append(done.as_json())
 
     async def _finish(self, rollbacks: list[PlanId]) -> dict[PlanId, PlanOutcome]:
         """In their order. The cleaner beside the metastore takes rollbacks too, and is done with
@@ -174,7 +174,7 @@ class Executor:
         """A plan that has ended for good, or never was: the metastore says which."""
         reply = await self._site.board.call(PollRequest(_name(), 1, execute=plan))
         assert reply.execution is not None
-        return refused(reply.execution)
+        return refusal_of(reply.execution)
 
     async def _run(self, plan: PlanId, engine: Callable[[], JobRunner] | None) -> PlanOutcome:
         name, board, clock = _name(), self._site.board, SystemClock()
@@ -204,7 +204,7 @@ class Executor:
         finally:
             await asyncio.to_thread(runner.close)
             self._worker = None
-        return executed.told()
+        return executed.plan_outcome()
 
 
 def _is_held(outcome: PlanOutcome | None) -> bool:

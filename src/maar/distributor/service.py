@@ -23,10 +23,10 @@ from maar.distributor.breaker import BreakerState
 from maar.distributor.links import Connect, Link, Links
 from maar.distributor.metrics import PushMetrics, RouterMetrics
 from maar.distributor.periods import RetentionPeriods
-from maar.distributor.rates import Rates
 from maar.distributor.rings import FollowedRings
 from maar.distributor.routes import RETRY_AFTER_S, Route, Routes, not_taken
 from maar.distributor.settings import Limits, Rate, RouterSettings
+from maar.distributor.shared_rates import OwnRates, PushRates
 from maar.model.errors import (
     Draining,
     MaarError,
@@ -100,6 +100,7 @@ class Distributor:
         periods: RetentionPeriods | None = None,
         *,
         rate_of: RateOf | None = None,  # what tenants may push; else all the same
+        rates: PushRates | None = None,  # who counts it; else this distributor for itself
         inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
         self.limits = limits
@@ -107,7 +108,7 @@ class Distributor:
         self._periods = periods or RetentionPeriods()
         self._router = router
         self._rate_of = rate_of or (lambda _: limits.rate())
-        self._rates = Rates()
+        self._rates = rates or OwnRates(clock)
         self._inline_bytes_max = inline_bytes_max
         self._told_ns = clock.monotonic_ns() - TELL_NS
         self._threads = Threads(ADMIT_THREADS, "admit")
@@ -151,7 +152,7 @@ class Distributor:
         promised = sum(
             max(promised_size(profile.body, limit=limit), profile.read_bytes) for profile in pushed
         )
-        self._check_rate(tenant, promised)
+        await self._check_rate(tenant, promised)
         now_ns, kept_ns = self.clock.wall_ns(), self._periods.of(tenant)
         profiles: list[RawProfile] | None = None
         if self._warm and size <= self._inline_bytes_max and len(pushed) <= INLINE_PROFILES_MAX:
@@ -165,13 +166,13 @@ class Distributor:
             )
             self._warm = True  # the first one compiled what start() would have
         surprise = sum(profile.raw_size for profile in profiles) - promised
-        self._rates.owe(tenant, self._rate_of(tenant), surprise, now_ns=self.clock.monotonic_ns())
+        await self._rates.owe(tenant, self._rate_of(tenant), surprise)
         return profiles
 
-    def _check_rate(self, tenant: TenantId, size: int) -> None:
+    async def _check_rate(self, tenant: TenantId, size: int) -> None:
         """Before anything is unpacked: a tenant over its rate must not cost the others CPU."""
         try:
-            self._rates.take(tenant, self._rate_of(tenant), size, now_ns=self.clock.monotonic_ns())
+            await self._rates.take(tenant, self._rate_of(tenant), size)
         except Overloaded as error:
             self._metrics.over_rate.inc()
             self._tell(error)

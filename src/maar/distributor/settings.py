@@ -19,8 +19,9 @@ class Rate(Struct, frozen=True):
     decompressed, since that is what they cost: 12 kB of gzip can hold a million samples. A gzip
     pprof of an agent is a third to a fifth of that, so a limit that was meant for compressed bytes
     should be raised by as much. (The bounds of memory count what is held, which is the gzip.) Each
-    distributor counts for itself: with three of them a tenant may push three times as much. Beyond
-    it 429, and `Retry-After` says when.
+    distributor counts for itself: with three of them a tenant may push three times as much; fronts
+    of one `maar serve` (`server.fronts`) count together. Beyond it 429, and `Retry-After` says
+    when.
     """
     burst_bytes: Natural = 0
     """What a tenant may push at once after a pause; 0: what a second allows. A push that is larger

@@ -16,9 +16,9 @@ import msgspec
 from maar.block.read.damage import damages
 from maar.metastore.decide import execution, operator_commands, repairs, rollbacks, wishes
 from maar.metastore.fold import deletion, losing, retention, trust
-from maar.metastore.leader import committing
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
 from maar.metastore.leader.schedule import LeaderSchedule
+from maar.metastore.leader.stores import committing
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
 from maar.metastore.records.effects import Effect
@@ -115,7 +115,7 @@ class MetastoreService(Replica, LocalPort):
             # Which entry brought a segment is known as long as it is live: if one was merged while
             # we looked in a thread, we look again.
             if all(meta.kind is not Kind.SEGMENT or meta.id in state.blocks for meta in blocks):
-                return IndexView(index, blocks, letters, hidden | reads.hidden(state, blocks))
+                return IndexView(index, blocks, letters, hidden | reads.hidden_masks(state, blocks))
 
     async def _pin(self, reader: str) -> None:
         """Pin at the leader, wherever it is; an index that is read afterwards is protected."""
@@ -261,7 +261,7 @@ class MetastoreService(Replica, LocalPort):
 
         def reply(effects: Sequence[Effect], state: MetaState) -> PartCommitted:
             stop, down = term.why_stop(request.plan), term.store_keeper.down
-            told = repairs.committed(effects, state, request, stop=stop, down=down)
+            told = repairs.commit_reply(effects, state, request, stop=stop, down=down)
             if told.accepted:
                 term.damage.settle(repairs.suspects(state, request.plan))
             return told
@@ -291,7 +291,7 @@ class MetastoreService(Replica, LocalPort):
         )
 
     async def asked_repair(self, job: JobId) -> RepairTold:
-        return repairs_told.asked((await self._current()).state, job)
+        return repairs_told.last_asked((await self._current()).state, job)
 
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
         """Not by a leader whose log was restored elsewhere: the new one may have adopted what an
@@ -439,7 +439,7 @@ class MetastoreService(Replica, LocalPort):
         predicate, pending = await leader_term.command(
             lambda state, _: deletion.order(state, mask, request),
             lambda effects, state: (
-                made := deletion.taken(effects, state, mask, request),
+                made := deletion.predicate_of(effects, state, mask, request),
                 made.id in state.predicates,
             ),
         )

@@ -113,7 +113,7 @@ class PlanResult(msgspec.Struct, frozen=True, array_like=True):
     adopted: bool = False  # nothing was written: the only input goes on at the next level as it is
 
 
-class JobId(msgspec.Struct, frozen=True, array_like=True, order=True):
+class JobId(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     """What is done again and again, and for whom; a kind with one way of doing it has no types."""
 
     tenant: TenantId  # NO_TENANT: the whole lake
@@ -195,7 +195,7 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True):
     store: StoreName = StoreName("")  # the only one that they wrote to; '': it may be any
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True, order=True):
+class ProfilePlace(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A point in the order of profiles."""
 
     service: str
@@ -206,8 +206,8 @@ class PlanPart(msgspec.Struct, frozen=True, array_like=True):
     """What one task of a plan takes: the profiles between two places."""
 
     number: int  # from 0, in the order of the places
-    first: Place | None  # included; None: from the first profile on
-    end: Place | None  # excluded; None: until the last
+    first: ProfilePlace | None  # included; None: from the first profile on
+    end: ProfilePlace | None  # excluded; None: until the last
     size: int  # about as many bytes at rest
 
 

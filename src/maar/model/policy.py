@@ -25,6 +25,7 @@ MINUTE_NS = 60 * SECOND_NS
 HOUR_NS = 60 * MINUTE_NS
 PERIOD_MIN_NS = HOUR_NS  # compaction takes a while, and a slip of the hand should not cost a lake
 STALL_MAX_NS = 5 * SECOND_NS
+BACKLOG_COUNT = 200  # in logs that do not say, too
 
 
 class Level(Struct, frozen=True, array_like=True):
@@ -57,6 +58,11 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     """… or at this size."""
     level_ages_s: tuple[Age, ...] = (36.0, 12 * 60.0, 3 * 3600.0)
     """… or at this age, also when nothing new arrives."""
+    backlog_count: Annotated[int, Meta(ge=0, le=1_000)] = BACKLOG_COUNT
+    """While workers are behind, so that further batches of segments of a shard have closed before
+    the first was taken, one plan takes several of them: up to this many segments, and 80 MiB.
+    What they have in common is then decoded and written once. 0: a plan is always one batch.
+    """
     target_block_bytes: Count = 256 << 20
     """A block of this size is not merged further."""
     span_s: Pause = 3 * 3600.0
@@ -283,6 +289,7 @@ class Policy(Struct, frozen=True, array_like=True):
     schedules_max: int = 20_000  # set by command
     run_policies_max: int = 1_000
     jobs_max: int = 200_000  # that the log knows something of
+    backlog_count: int = BACKLOG_COUNT  # segments of a plan while workers are behind; 0: a batch
 
     def terms(self, kind: str) -> KindTerms:
         for terms in self.kinds:

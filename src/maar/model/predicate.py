@@ -9,7 +9,6 @@ count by the lease time in their ids, which is never earlier than the true one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -78,7 +77,7 @@ class Predicate(msgspec.Struct, frozen=True, array_like=True):
     later: tuple[Incarnation, ...] = ()
     request: DeletionRequest | None = None
 
-    def asked_by(self) -> AskedBy | None:
+    def request_key(self) -> AskedBy | None:
         return (self.mask.tenant, self.request.name) if self.request else None
 
     def is_after(self, *, block: BlockId, key: str, entry: int | None) -> bool:
@@ -98,11 +97,6 @@ class Predicate(msgspec.Struct, frozen=True, array_like=True):
         if segment is not None and segment.incarnation in self.later:
             return False
         return block_time_ns(block) < self.at
-
-
-def touched(masks: Iterable[Mask], meta: BlockMeta) -> tuple[Mask, ...]:
-    """Those of some masks that may hide something of a block."""
-    return tuple(mask for mask in masks if any(map(mask.touches, meta.datasets)))
 
 
 def key_of(meta: BlockMeta) -> str:

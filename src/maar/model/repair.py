@@ -74,7 +74,7 @@ class RangeResult(msgspec.Struct, frozen=True, array_like=True):
         return not self.away
 
 
-def added(one: RangeResult, other: RangeResult) -> RangeResult:
+def add(one: RangeResult, other: RangeResult) -> RangeResult:
     """A session's account with one more task in it; the copies are in the log already."""
     return RangeResult(
         checked=one.checked + other.checked,

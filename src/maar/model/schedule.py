@@ -41,7 +41,7 @@ class Weight(IntEnum):
     HIGHEST = 100  # asked for by a person
 
 
-class Schedule(msgspec.Struct, frozen=True, array_like=True):
+class Schedule(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is in force for one job; every number is decided."""
 
     interval_ns: int  # from one success until the next is due; 0: only when somebody asks
@@ -90,7 +90,7 @@ class RunPolicy(msgspec.Struct, frozen=True, array_like=True):
         return f"{minute_text(self.start)}-{minute_text(self.end)} {self.zone}"
 
 
-class JobRecord(msgspec.Struct, frozen=True, array_like=True):
+class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the log knows of a job beside what its kind answers."""
 
     id: JobId
@@ -106,7 +106,7 @@ class AlarmLevel(IntEnum):
     ERROR = 2
 
 
-class Alarm(msgspec.Struct, frozen=True, array_like=True):
+class Alarm(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Something is not as it should be, since a time; it ceases by an entry."""
 
     id: JobId  # which job, or what else is to be looked at

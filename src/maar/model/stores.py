@@ -51,7 +51,7 @@ class StoreSet(msgspec.Struct, frozen=True, array_like=True):
     def get(self, store: StoreName) -> StoreSpec | None:
         return next((spec for spec in self.stores if spec.name == store), None)
 
-    def wanted(self, tenant: TenantId, home: StoreName) -> tuple[StoreName, ...]:
+    def wanted_stores(self, tenant: TenantId, home: StoreName) -> tuple[StoreName, ...]:
         """The stores that should hold a block of this tenant and home, sorted: its home, and those
         of the tenant. A store that leaves is not among them; should none be left, the first of the
         settings that stays takes its place.
@@ -79,7 +79,7 @@ class StoreSet(msgspec.Struct, frozen=True, array_like=True):
         named = (spec.name for spec in self.stores if zone in spec.zones)
         return next(named, self.stores[0].name if self.stores else None)
 
-    def checked(self) -> str:
+    def problem(self) -> str:
         """What is wrong with it, in a sentence; '' when nothing is."""
         names = self.names()
         if len(names) > STORES_MAX:
@@ -125,7 +125,7 @@ def lacking(meta: BlockOutline, stores: StoreSet) -> tuple[StoreName, ...]:
     if not is_copied(meta):
         return ()
     had = stores_of(meta)
-    return tuple(name for name in stores.wanted(meta.tenant, meta.store) if name not in had)
+    return tuple(name for name in stores.wanted_stores(meta.tenant, meta.store) if name not in had)
 
 
 def keys_at(meta: BlockOutline, store: StoreName) -> tuple[str, ...]:

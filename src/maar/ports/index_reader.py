@@ -42,6 +42,7 @@ class ViewRequest(MetastoreCall[IndexReader, IndexView], frozen=True):
     service: str = ""
     reader: str = ""  # pins the view for this reader until it asks again or its pin expires (S10)
     letters: tuple[BlockId, ...] = ()  # blocks of dead letters that were found before (S20)
+    every_dataset: bool = False  # of each block, also of other services and tenants
 
     def answer(self, port: IndexReader) -> Awaitable[IndexView]:
         return port.view(self)

@@ -51,7 +51,7 @@ class PlanOutcome(msgspec.Struct, frozen=True):
     children: tuple[PlanId, ...] = ()  # that a cancelled plan was divided into
     workers: int = 0  # heard of lately, that can carry out a plan that was asked for
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """As JSON: what belongs to its outcome, and nothing else."""
         found: dict[str, Any] = {"plan": str(self.plan), "outcome": str(self.outcome)}
         match self.outcome:
@@ -70,7 +70,7 @@ class PlanOutcome(msgspec.Struct, frozen=True):
         return {**found, "why": self.why} if self.why else found
 
 
-def refused(execution: Execution) -> PlanOutcome:
+def refusal_of(execution: Execution) -> PlanOutcome:
     """The outcome of a wish that was not granted; perhaps it is done already, or left to others."""
     return PlanOutcome(
         execution.plan,

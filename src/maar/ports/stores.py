@@ -110,13 +110,13 @@ class Stores:
 
     @property
     def home(self) -> ObjectStore:
-        return self.named(self.places.home.name)
+        return self.open(self.places.home.name)
 
     def names(self) -> tuple[StoreName, ...]:
         """In the order of the settings."""
         return tuple(self._settings)
 
-    def named(self, name: StoreName) -> ObjectStore:
+    def open(self, name: StoreName) -> ObjectStore:
         """Unavailable when it cannot be opened now, or when the settings do not know it."""
         opened = self._opened.get(name)
         if opened is not None:
@@ -140,7 +140,7 @@ class Stores:
         ordered = self.nearest(locations)
         for at in ordered:
             try:
-                self.named(at.store)
+                self.open(at.store)
                 return at
             except Retryable as error:
                 self.note(block, at, error, another=len(ordered) > 1)
@@ -148,12 +148,12 @@ class Stores:
 
     def nearest(self, locations: Iterable[Location]) -> list[Location]:
         """All of them: first those that may be whole, the nearest first, then what is worth a try
-        only when nothing else is left.
+        only when nothing else is left, first what failed longest ago.
         """
         found = list(locations)
         if len(found) > 1:
             now_s = self._now_s()
-            found.sort(key=lambda at: (self._doubt(at, now_s), self._rank.get(at.store, 1 << 30)))
+            found.sort(key=lambda at: (*self._doubt(at, now_s), self._rank.get(at.store, 1 << 30)))
         return found
 
     def read(
@@ -170,7 +170,7 @@ class Stores:
         failures: list[tuple[Location, Exception]] = []
         for at in self.nearest(locations):
             try:
-                return read(self.named(at.store), at.key)
+                return read(self.open(at.store), at.key)
             except (Retryable, NotFound, Corrupt) as error:
                 self.note(block, at, error, another=len(locations) > 1)
                 failures.append((at, error))
@@ -189,14 +189,15 @@ class Stores:
                     self._avoided.popitem(last=False)
         self._told(Trouble(block, at.store, at.key, why, str(error), another))
 
-    def is_doubtful(self, at: Location) -> bool:
-        """Whether it was found bad, or its store away, a short time ago."""
-        return self._doubt(at, self._now_s()) > 0
-
-    def _doubt(self, at: Location, now_s: float) -> int:
-        if self._avoided.get((at.store, at.key), now_s) > now_s:
-            return 2
-        return 1 if self._away.get(at.store, now_s) > now_s else 0
+    def _doubt(self, at: Location, now_s: float) -> tuple[int, float]:
+        """Whether it was found bad, or its store away, a short time ago; and until when that
+        counts.
+        """
+        avoided = self._avoided.get((at.store, at.key), now_s)
+        if avoided > now_s:
+            return 2, avoided
+        away = self._away.get(at.store, now_s)
+        return (1, away) if away > now_s else (0, 0.0)
 
 
 def why_of(error: Exception) -> Why:
@@ -227,7 +228,7 @@ class _Alone(Stores):
         super().__init__(one_place(StoreSettings(MAIN_STORE, "")), _never)
         self._store = store
 
-    def named(self, name: StoreName) -> ObjectStore:  # noqa: ARG002  (there is no other)
+    def open(self, name: StoreName) -> ObjectStore:  # noqa: ARG002  (there is no other)
         return self._store
 
 

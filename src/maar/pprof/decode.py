@@ -7,13 +7,16 @@ import numpy as np
 from maar.pprof import wire
 from maar.pprof.columns import Columns
 from maar.pprof.compile_once import once
-from maar.pprof.tables import count_parts, fill_tables
+from maar.pprof.tables import TableRoom, count_parts, fill_tables
 
 
-def decode(raw: bytes) -> Columns:
-    """The columns of an uncompressed pprof; strings stay where they are, in `raw`."""
+def decode(raw: bytes, room: TableRoom | None = None) -> Columns:
+    """The columns of an uncompressed pprof; strings stay where they are, in `raw`.
+
+    With a room, the columns are good until it is used for another profile.
+    """
     counts = count_parts(raw)
-    tables = fill_tables(raw, counts)
+    tables = fill_tables(raw, counts, room)
     locations = int(counts[wire.LOCATIONS])
     flags = tables.mappings[6:] != 0
     return Columns(

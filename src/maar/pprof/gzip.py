@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from isal import isal_zlib
@@ -14,6 +15,7 @@ MEMBERS_MAX = 1024  # a body of empty members costs time and yields nothing
 _IsalError: Any = isal_zlib.error  # its stub declares an instance
 _GZIP = 31  # wbits: gzip container, largest window
 _LEVEL = 1  # about half of zlib's time at level 1, for slightly larger output
+_RATIO_MAX = 1032  # a byte of deflate becomes no more than that
 _WINDOW = 64 << 10  # input is fed in windows, since what follows a member is copied
 
 
@@ -43,6 +45,21 @@ def gunzip(data: bytes, *, limit: int) -> bytes:
         f"the gzip data has more than {MEMBERS_MAX} members; compress the profile in one",
         reason="gzip",
     )
+
+
+def gunzip_counted(data: bytes, *, size: int, limit: int) -> bytes:
+    """The same for bytes whose size was counted when they came, mostly in one call.
+
+    So short a gzip that it cannot become more than the limit needs no bound on the way. Whatever
+    is not as it was counted is for `gunzip` to judge.
+    """
+    ends_as_counted = size <= limit and int.from_bytes(data[-4:], "little") == size
+    if data[:2] == MAGIC and ends_as_counted and len(data) * _RATIO_MAX <= limit:
+        with suppress(_IsalError):  # it is told below, with its place
+            raw: bytes = isal_zlib.decompress(data, _GZIP, size + 1)
+            if len(raw) == size:
+                return raw
+    return gunzip(data, limit=limit)
 
 
 def promised_size(data: bytes, *, limit: int) -> int:

@@ -9,6 +9,8 @@ function at all has an id, they are numbered from 1 in their order, as the .NET 
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from maar.model.errors import MalformedProfile
@@ -16,6 +18,8 @@ from maar.pprof import wire
 from maar.pprof.columns import NONE, Int
 from maar.pprof.utf8 import first_not_utf8
 from maar.pprof.wire import Tables, WireFault
+
+_ROOM_MAX = 4 << 20  # words
 
 _PLACES = {
     1: ("sample type", wire.TYPES),
@@ -63,9 +67,30 @@ def count_parts(raw: bytes) -> Int:
     return tally
 
 
-def fill_tables(raw: bytes, counts: Int) -> Tables:
-    """The tables of a profile that was counted; ids in them are resolved to rows, or NONE."""
-    tables = _tables_for(counts)
+class TableRoom:
+    """Room for the tables of one profile, which those of the next one take over: memory that was
+    used before costs less than fresh memory. Very large tables get room of their own.
+    """
+
+    def __init__(self) -> None:
+        self._words = np.empty(1 << 15, np.int64)
+
+    def take(self, words: int, zeros: int) -> Int:
+        """So many words, of which the first are zeros."""
+        if words > _ROOM_MAX:
+            return np.zeros(words, np.int64)
+        if words > self._words.size:
+            self._words = np.empty(2 * words, np.int64)
+        self._words[:zeros] = 0
+        return self._words[:words]
+
+
+def fill_tables(raw: bytes, counts: Int, room: TableRoom | None = None) -> Tables:
+    """The tables of a profile that was counted; ids in them are resolved to rows, or NONE.
+
+    With a room, they are good until it is used for another profile.
+    """
+    tables = _tables_for(counts, room)
     tally = np.zeros(wire.TALLY_SIZE, np.int64)
     fault = wire.walk(np.frombuffer(raw, np.uint8), True, tally, tables)
     if fault:
@@ -143,24 +168,36 @@ def _to_unsigned(value: np.int64) -> int:
     return int(value) & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def _tables_for(tally: Int) -> Tables:
+def _tables_for(tally: Int, room: TableRoom | None = None) -> Tables:
     """Room for what was counted: at most 40 bytes for each byte of the profile."""
     n: list[int] = tally.tolist()
-    return Tables(
-        strings=np.empty((2, n[wire.STRINGS]), np.int64),
-        types=np.zeros((2, n[wire.TYPES]), np.int64),
-        samples=np.zeros((2, n[wire.SAMPLES] + 1), np.int64),
-        refs=np.empty(n[wire.REFS], np.int64),
-        values=np.empty(n[wire.VALUES], np.int64),
-        labels=np.zeros((4, n[wire.LABELS]), np.int64),
-        locations=np.zeros((5, n[wire.LOCATIONS] + 1), np.int64),
-        lines=np.zeros((3, n[wire.LINES]), np.int64),
-        functions=np.zeros((5, n[wire.FUNCTIONS]), np.int64),
-        mappings=np.zeros((10, n[wire.MAPPINGS]), np.int64),
-        comments=np.empty(n[wire.COMMENTS], np.int64),
-        period_type=np.zeros((2, 1), np.int64),
-        scalars=np.zeros(wire.SCALARS_SIZE, np.int64),
-    )
+    zeros = {  # where what a message does not say is 0
+        "types": (2, n[wire.TYPES]),
+        "samples": (2, n[wire.SAMPLES] + 1),
+        "labels": (4, n[wire.LABELS]),
+        "locations": (5, n[wire.LOCATIONS] + 1),
+        "lines": (3, n[wire.LINES]),
+        "functions": (5, n[wire.FUNCTIONS]),
+        "mappings": (10, n[wire.MAPPINGS]),
+        "period_type": (2, 1),
+        "scalars": (wire.SCALARS_SIZE,),
+    }
+    filled = {
+        "strings": (2, n[wire.STRINGS]),
+        "refs": (n[wire.REFS],),
+        "values": (n[wire.VALUES],),
+        "comments": (n[wire.COMMENTS],),
+    }
+    words = sum(map(prod, zeros.values()))
+    whole = words + sum(map(prod, filled.values()))
+    space = np.zeros(whole, np.int64) if room is None else room.take(whole, words)
+    tables: dict[str, Int] = {}
+    at = 0
+    for name, shape in (zeros | filled).items():
+        end = at + prod(shape)
+        tables[name] = space[at:end].reshape(shape)
+        at = end
+    return Tables(**tables)
 
 
 _NO_TABLES = _tables_for(np.zeros(wire.TALLY_SIZE, np.int64))

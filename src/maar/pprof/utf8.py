@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from maar.pprof.wire import _compile
 
 
@@ -16,6 +18,11 @@ def first_not_utf8(raw: Any, starts: Any, lengths: Any) -> Any:
     for row in range(starts.shape[0]):
         at = starts[row]
         end = at + lengths[row]
+        bits = np.uint8(0)
+        for place in range(at, end):
+            bits |= raw[np.uint64(place)]
+        if bits < 0x80:  # ASCII, as nearly all text is
+            continue
         while at < end:
             byte = raw[at]
             at += 1

@@ -21,6 +21,7 @@ from maar.query.decide.flamegraph import Int, Stacks, flamegraph
 from maar.query.decide.overflow import NAMED_MAX, Heavy, overflow
 from maar.query.decide.select import (
     DATASET_LABELS,
+    SERVICE_TOO,
     TYPE_LABELS,
     dataset_labels,
     pick,
@@ -31,7 +32,7 @@ from maar.query.read import sql
 from maar.query.read.choose import choose, without_copies
 from maar.query.read.reading import Reading
 from maar.query.read.sources import ROWS_MAX, STACKS_MAX
-from maar.query.read.sql import Copies, Statement
+from maar.query.read.sql import CopyCounting, Statement
 
 SAMPLES_HELD_MAX = 200_000  # rows of 60 bytes, while copies are looked for among them
 
@@ -125,7 +126,7 @@ def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set
         return direct.label_sets(choices, names, reading.budget)
     statement = Statement()
     columns = "DISTINCT block, series_id, service, profile_type"
-    samples = _samples(reading, scope, statement, columns, "", Copies.NONE)
+    samples = _samples(reading, scope, statement, columns, "", CopyCounting.NONE)
     table = reading.run(
         "SELECT DISTINCT service, profile_type, map_entries(labels) AS labels "
         f"FROM ({samples}) JOIN ({reading.tables['series']}) USING (block, series_id)",
@@ -161,7 +162,9 @@ def _stacks(
         found = _query_stacks(reading, scope, profile_type, positive=positive)
     if not tidy:
         return found
-    return go_stacks.tidied(found, profile_type=profile_type, drawn=positive, budget=reading.budget)
+    return go_stacks.tidy_stacks(
+        found, profile_type=profile_type, drawn=positive, budget=reading.budget
+    )
 
 
 def _query_stacks(reading: Reading, scope: Scope, profile_type: str, *, positive: bool) -> Stacks:
@@ -268,7 +271,7 @@ def _samples(
     statement: Statement,
     columns: str,
     profile_type: str,
-    copies: Copies,
+    copies: CopyCounting,
 ) -> str:
     return sql.chosen_samples(
         statement,
@@ -281,7 +284,7 @@ def _samples(
     )
 
 
-def _copies(reading: Reading, scope: Scope) -> Copies:
+def _copies(reading: Reading, scope: Scope) -> CopyCounting:
     """How to leave out what must not count; profiles are listed first when samples are many.
 
     Few samples are looked at themselves: in a block of many services the footer of `profiles` alone
@@ -289,9 +292,9 @@ def _copies(reading: Reading, scope: Scope) -> Copies:
     """
     if sql.is_aligned(scope.range):
         if reading.parts.count == 1:
-            return Copies.NONE  # within one part a profile is there once
+            return CopyCounting.NONE  # within one part a profile is there once
         if reading.parts.samples <= SAMPLES_HELD_MAX:
-            return Copies.AMONG_SAMPLES
+            return CopyCounting.AMONG_SAMPLES
     statement = Statement()
     text = sql.excluded_profiles(
         statement,
@@ -301,9 +304,9 @@ def _copies(reading: Reading, scope: Scope) -> Copies:
     )
     excluded = reading.run(text, statement)
     if not excluded.num_rows:
-        return Copies.NONE  # as nearly always
+        return CopyCounting.NONE  # as nearly always
     reading.register(sql.EXCLUDED, excluded)
-    return Copies.LISTED
+    return CopyCounting.LISTED
 
 
 def _group(
@@ -358,10 +361,11 @@ def index_knows(scope: Scope, names: tuple[str, ...]) -> bool:
 
 def _from_index(reading: Reading, scope: Scope, names: tuple[str, ...]) -> set[Labels]:
     services = {m.value for m in scope.matchers}  # all of them must be the one
-    found = {
-        pick(dataset_labels(dataset.service, profile_type), names)
+    by_service = any(name in (SERVICE_NAME, SERVICE_TOO) for name in names)
+    datasets = {  # each once: many blocks have the same
+        (dataset.service if by_service else "", profile_type)
         for dataset in reading.parts.datasets
         if services <= {dataset.service}
         for profile_type in dataset.types
     }
-    return found - {()}
+    return {pick(dataset_labels(*dataset), names) for dataset in datasets} - {()}

@@ -30,9 +30,14 @@ def label_names(choices: Sequence[Choice]) -> set[str]:
         totals, groups = choice.totals, choice.groups
         labels = read_labels(choice.source)
         found |= labels.names_of(labels.places(totals.group_series[groups]))
-        for service, kind in set(_datasets(choice, groups)):
-            own = dataset_labels(service, kind)
-            found |= {name for name, value in own.items() if value}
+        services = [totals.services[code] for code in _different(totals.group_service[groups])]
+        kinds = [totals.types[code] for code in _different(totals.group_type[groups])]
+        # Which of these labels a dataset has depends on its service alone, or on its type alone.
+        for own in [
+            *(dataset_labels(service, kinds[0]) for service in services),
+            *(dataset_labels(services[0], kind) for kind in kinds[1:]),
+        ]:
+            found.update(name for name, value in own.items() if value)
     return found
 
 
@@ -62,7 +67,7 @@ def points(
     number: dict[tuple[str, ...], int] = {}
     if not choices:
         return
-    group = np.concatenate([_grouped(choice, group_by, number) for choice in choices])
+    group = np.concatenate([_group_numbers(choice, group_by, number) for choice in choices])
     time_us = np.concatenate([c.totals.time[c.runs] for c in choices])
     step = (time_us // 1000 - steps.first_ms) // steps.step_ms
     value: Any = np.concatenate([c.totals.value[c.runs] for c in choices])
@@ -158,7 +163,9 @@ def _profiles(choices: Sequence[Choice]) -> Int:
     )
 
 
-def _grouped(choice: Choice, group_by: tuple[str, ...], number: dict[tuple[str, ...], int]) -> Int:
+def _group_numbers(
+    choice: Choice, group_by: tuple[str, ...], number: dict[tuple[str, ...], int]
+) -> Int:
     """The number of each run's values of the labels."""
     totals, groups = choice.totals, choice.groups
     columns = _columns(choice, groups, group_by)
@@ -192,10 +199,13 @@ def _sets_by_name(choice: Choice, groups: Int, names: tuple[str, ...]) -> set[La
 def _whole_sets(choice: Choice, groups: Int) -> set[Labels]:
     labels = read_labels(choice.source)
     places = labels.places(choice.totals.group_series[groups]).tolist()
-    found = set()
-    for place, (service, kind) in zip(places, _datasets(choice, groups), strict=True):
-        found.add(pick(labels.of(place) | dataset_labels(service, kind), ()))
-    return found
+    datasets = _datasets(choice, groups)
+    own = {each: dataset_labels(*each) for each in set(datasets)}
+    of = {place: labels.of(place) for place in set(places)}
+    return {
+        tuple(sorted([pair for pair in (of[place] | own[dataset]).items() if pair[1]]))
+        for place, dataset in zip(places, datasets, strict=True)
+    }
 
 
 def _datasets(choice: Choice, groups: Int) -> list[tuple[str, str]]:
@@ -206,3 +216,7 @@ def _datasets(choice: Choice, groups: Int) -> list[tuple[str, str]]:
         (totals.services[service], totals.types[kind])
         for service, kind in zip(services, kinds, strict=True)
     ]
+
+
+def _different(codes: Int32) -> list[int]:
+    return np.flatnonzero(np.bincount(codes)).tolist()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -37,6 +37,7 @@ from maar.ports.stores import Stores, stores_of
 from maar.query import answers, compiled
 from maar.query.decide.budget import AnswerBudget
 from maar.query.decide.select import (
+    PATTERNS,
     PROFILE_TYPE,
     check_matchers,
     datasets_of,
@@ -48,7 +49,7 @@ from maar.query.decide.steps import MILLISECOND_NS, Steps, steps_of
 from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 from maar.query.metrics import Metrics
 from maar.query.read.block_reader import BlockReader
-from maar.query.read.damaged import find_bad_copies, name_damage
+from maar.query.read.damaged import Tried, find_bad_copies, name_damage
 from maar.query.read.database import QueryDatabase
 from maar.query.read.find import find
 from maar.query.read.known_copies import KnownCopies
@@ -64,7 +65,11 @@ log = logging.getLogger("maar.query")
 
 T = TypeVar("T")
 STOP_REPEAT_S = 0.05
+SAMPLES_SHARE = 4  # a part of the cache is for samples, and the rest for what they belong to
 AT_ONCE_MAX = 1_000  # datasets of a view that are looked at on the event loop
+# Runs of which the same is true, of about a millisecond: for labels, and for values over time.
+LABEL_RUNS_AT_ONCE = 20_000
+POINT_RUNS_AT_ONCE = 4_000
 
 
 class DuckEngine(LocalPort):
@@ -93,12 +98,14 @@ class DuckEngine(LocalPort):
         self._metrics.level0_cache.set_function(lambda: self.level0.bytes)
         self.letters = Letters(self._stores, self._metrics) if letters else None
         self._database = QueryDatabase(settings, self._stores)
+        kept = settings.part_cache_bytes_max
+        hits, misses = (self._metrics.part_lookups.labels(result) for result in ("hit", "miss"))
         self.parts = PartCache(
-            settings.part_cache_bytes_max,
-            count=lambda result: self._metrics.part_lookups.labels(result).inc(),
+            kept - kept // SAMPLES_SHARE, count=lambda r: (hits if r == "hit" else misses).inc()
         )
-        self._metrics.part_cache.set_function(lambda: self.parts.bytes)
-        self.blocks = BlockReader(self._stores, self.parts)
+        samples = PartCache(kept // SAMPLES_SHARE)
+        self._metrics.part_cache.set_function(lambda: self.parts.bytes + samples.bytes)
+        self.blocks = BlockReader(self._stores, self.parts, samples)
         self._copies = KnownCopies()
         # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
@@ -125,7 +132,11 @@ class DuckEngine(LocalPort):
     async def label_names(self, request: ListLabelNames) -> tuple[str, ...]:
         with self._metrics.measure("label_names"):
             scope = request.scope
-            names = await self.ask(scope, lambda reading: answers.label_names(reading, scope))
+            names = await self.ask(
+                scope,
+                lambda reading: answers.label_names(reading, scope),
+                runs_at_once=LABEL_RUNS_AT_ONCE,
+            )
         return tuple(sorted(names))
 
     async def label_values(self, request: ListLabelValues) -> tuple[str, ...]:
@@ -193,6 +204,7 @@ class DuckEngine(LocalPort):
                     limit=request.limit,
                     series_max=self._settings.series_max,
                 ),
+                runs_at_once=POINT_RUNS_AT_ONCE,
             )
 
     async def profile(self, request: GetProfile) -> bytes:
@@ -232,6 +244,7 @@ class DuckEngine(LocalPort):
             lambda reading: answers.label_sets(reading, scope, names=names),
             decodes=not known,
             at_once=known,
+            runs_at_once=LABEL_RUNS_AT_ONCE,
         )
         if len(sets) > self._settings.series_max:
             raise InvalidInput(
@@ -248,21 +261,24 @@ class DuckEngine(LocalPort):
         *,
         decodes: bool = True,
         at_once: bool = False,
+        runs_at_once: int = 0,
     ) -> T:
         """One query from slot to answer, within its time. `at_once` when it reads nothing but the
-        view: if that is small, a thread would take longer to wake up than the work does.
+        view, `runs_at_once` when it reads nothing but runs: if that is all in memory and small, a
+        thread would take longer to wake up than the work does.
         """
         check_matchers(scope.matchers)
         _check_range(scope.range)
+        small = _Small(AT_ONCE_MAX if at_once else -1, _runs_at_once(scope, runs_at_once))
         slot = await self._take_slot(scope.tenant)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 try:
-                    return await self._attempt(slot, scope, work, decodes, at_once)
+                    return await self._attempt(slot, scope, work, decodes, small)
                 # The first time the view may have been too old; the second is damage.
                 except PartGone as gone:
                     log.warning("query repeated with a new view slot=%d cause=%s", slot, gone)
-                return await self._attempt(slot, scope, work, decodes, at_once, again=True)
+                return await self._attempt(slot, scope, work, decodes, small, again=True)
         except TimeoutError as error:
             raise Unavailable(
                 f"the query took longer than {self._settings.timeout_s:g} s and was stopped; "
@@ -277,7 +293,7 @@ class DuckEngine(LocalPort):
         scope: Scope,
         work: Callable[[Reading], T],
         decodes: bool,
-        at_once: bool,
+        small: _Small,
         *,
         again: bool = False,
     ) -> T:
@@ -305,7 +321,7 @@ class DuckEngine(LocalPort):
             copies=self._copies,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
-        if at_once and len(parts.datasets) <= AT_ONCE_MAX:
+        if len(parts.datasets) <= small.datasets or reading.has_at_hand(service, small.runs):
             return _run_work(reading, scope, work, again)
         thread = self._threads.submit(_run_work, reading, scope, work, again)
         self._readings[thread] = reading
@@ -403,6 +419,18 @@ class DuckEngine(LocalPort):
         return steps
 
 
+class _Small(NamedTuple):
+    """Work that is done on the event loop."""
+
+    datasets: int  # of a view; -1: it reads more than that
+    runs: int  # of parts in memory; 0: likewise
+
+
+def _runs_at_once(scope: Scope, runs: int) -> int:
+    """None where DuckDB is asked about patterns."""
+    return 0 if any(matcher.op in PATTERNS for matcher in scope.matchers) else runs
+
+
 def _check_range(time: TimeRange) -> None:
     if time.start_ns > time.end_ns:
         raise InvalidInput(
@@ -411,15 +439,16 @@ def _check_range(time: TimeRange) -> None:
 
 
 def _run_work(reading: Reading, scope: Scope, work: Callable[[Reading], T], again: bool) -> T:
+    tried = Tried()
     try:
-        reading.compile([m.value for m in scope.matchers if m.op in ("=~", "!~")])
+        reading.compile([m.value for m in scope.matchers if m.op in PATTERNS])
         while True:
             try:
                 return work(reading)
             except (Corrupt, PartGone, Unavailable) as error:
                 if isinstance(error, PartGone) and not again:
                     raise  # the view may have been too old
-                if find_bad_copies(reading.stores, reading.parts, error):
+                if find_bad_copies(reading.stores, reading.parts, error, tried):
                     reading.choose_copies_again()
                 elif isinstance(error, Unavailable):
                     raise

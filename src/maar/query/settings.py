@@ -42,7 +42,8 @@ class QuerySettings(Struct, kw_only=True, frozen=True):
     """Parsed footers of blocks that are kept in memory, each as nine times its bytes."""
     part_cache_bytes_max: Natural = 128 << 20
     """What is kept in memory of blocks so that small queries need not read it again: the profiles
-    of services, labels and stacks. A query that would need more of it than this goes to DuckDB.
+    of services, labels and stacks, and, in a quarter of it, samples that were drawn last. A query
+    that would need more of it than the other three quarters goes to DuckDB.
     """
     level0_profiles_max: Natural = 50_000
     """Profiles decoded for one query; beyond it compaction is too far behind."""

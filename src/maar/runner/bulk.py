@@ -51,7 +51,7 @@ def of_files(bulk: Bulk, files: Sequence[SourceFile], told: Callable[[Told], Non
         slices = min(len(files), TASKS_MAX, max(2 * cores, -(-len(files) // READ_AT_ONCE)))
         named: list[Row] = [(file.name, file.size, None) for file in files]
         size = sum(file.size for file in files)
-        return _shuffled(bulk, context.parallelize(named, slices), size=size, cores=cores)
+        return _by_day(bulk, context.parallelize(named, slices), size=size, cores=cores)
 
     return _source(bulk, rows, told)
 
@@ -62,7 +62,7 @@ def of_frame(bulk: Bulk, frame: Any, told: Callable[[Told], None]) -> RowSource:
     def rows(context: Any) -> Any:
         cores = max(1, int(context.defaultParallelism))
         found = frame.select("path", "content").rdd.map(_row)
-        return _shuffled(bulk, found, size=0, cores=cores)
+        return _by_day(bulk, found, size=0, cores=cores)
 
     return _source(bulk, rows, told)
 
@@ -81,7 +81,7 @@ def _source(bulk: Bulk, rows: Callable[[Any], Any], told: Callable[[Told], None]
     return RowSource(rows, task, tell)
 
 
-def _shuffled(bulk: Bulk, rows: Any, *, size: int, cores: int) -> Any:
+def _by_day(bulk: Bulk, rows: Any, *, size: int, cores: int) -> Any:
     """Files that were read, by day; those of a large source in several parts of each day."""
     spread = max(1, -(-size // SPREAD_BYTES))
     keyed = functools.partial(
@@ -138,9 +138,9 @@ def read_local(name: str) -> bytes:
 
 def read_object(name: str, *, settings: StoreSettings, open_store: OpenSource) -> bytes:
     """An object below a store's own address."""
-    return _opened(settings, open_store).read(name.removeprefix(f"{settings.url}/"))
+    return _open(settings, open_store).read(name.removeprefix(f"{settings.url}/"))
 
 
 @functools.lru_cache(maxsize=4)
-def _opened(settings: StoreSettings, open_store: OpenSource) -> ObjectStore:
+def _open(settings: StoreSettings, open_store: OpenSource) -> ObjectStore:
     return open_store(settings)

@@ -18,10 +18,13 @@ ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's; tasks do no linear algebra
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
+# Arrow's own allocator keeps most of what a task has freed, also when it is asked to give it back,
+# and none of it serves NumPy, which needs as much before and after.
+ONE_ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 def main() -> None:
-    os.environ.update({**ONE_THREAD, **os.environ})  # noqa: TID251  # libraries read it
+    os.environ.update({**ONE_THREAD, **ONE_ALLOCATOR, **os.environ})  # noqa: TID251  # libraries read it
     from pyspark import daemon
 
     if not _loads_without_threads():

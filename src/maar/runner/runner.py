@@ -179,7 +179,7 @@ class SparkRunner:
     def run(self, plan: LeasedPlan) -> PlanResult:
         assert self._lines is not None, "warm() comes first"
         if self._source is None and not self._cut(plan):
-            return self._joined(plan, [])  # there is nothing to carry out
+            return self._join_results(plan, [])  # there is nothing to carry out
         line = self._lines.new(timeout_s=plan.limit_ns / 1e9 or self.timing.limit_s)
         key = plan.id, plan.token
         with self._lock:
@@ -205,7 +205,9 @@ class SparkRunner:
             self._keep_group(run)
             if self._source is not None:
                 self._source.tell([each.note for each in answers if isinstance(each, Done)])
-            return self._joined(plan, [each.result for each in answers if isinstance(each, Done)])
+            return self._join_results(
+                plan, [each.result for each in answers if isinstance(each, Done)]
+            )
         failure = min(failures, key=lambda each: not each.plan_at_fault)
         stopped = line.wait_gone(wait_s=self.timing.stop_wait_s)
         raise AttemptFailed(failure.cause, stopped=stopped, plan_at_fault=failure.plan_at_fault)
@@ -219,7 +221,7 @@ class SparkRunner:
             while len(self._groups) > GROUPS_MAX:
                 del self._groups[next(iter(self._groups))]
 
-    def _joined(self, plan: LeasedPlan, results: list[PlanResult]) -> PlanResult:
+    def _join_results(self, plan: LeasedPlan, results: list[PlanResult]) -> PlanResult:
         try:
             return self._join(plan, results)
         except MaarError as error:  # all its tasks have answered, and so have ended

@@ -14,12 +14,20 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+import msgspec
+
 from maar.model.plan import JobId, PlanKind
 from maar.model.time import LeaseTime
 from maar.scheduling.priority import NOT_DUE, priority
 
+WOKEN_AT_ONCE = 200
 
-class QueuedJob(NamedTuple):
+
+class QueuedJob(msgspec.Struct, frozen=True, gc=False):
+    """As plain as it can be: the garbage collector has nothing to do with it, and never walks what
+    is known of very many jobs.
+    """
+
     due_at: LeaseTime
     id: JobId
     weight: int
@@ -46,6 +54,8 @@ class JobQueue:
 
     def put(self, job: QueuedJob) -> None:
         """New, or instead of what was known of it; it stays aside if it was."""
+        if self._jobs.get(job.id) == job:
+            return
         aside = self._aside.get(job.id)
         self.discard(job.id)
         self._jobs[job.id] = job
@@ -75,22 +85,25 @@ class JobQueue:
         self._aside[job] = until
         heappush(self._waking, (until, job))
 
+    @property
+    def aside(self) -> int:
+        """How many jobs are put aside."""
+        return len(self._aside)
+
     def wake(self, now: LeaseTime) -> None:
-        """Those come back whose time has come."""
-        while self._waking and self._waking[0][0] <= now:
+        """Those come back whose time has come; of very many, the rest the next time."""
+        for _ in range(WOKEN_AT_ONCE):
+            if not self._waking or self._waking[0][0] > now:
+                return
             until, job = heappop(self._waking)
             if self._aside.get(job) == until:
-                del self._aside[job]
-                known = self._jobs[job]
-                insort(self._lists.setdefault(_alike(known), []), (known.due_at, job))
+                self.bring_back(job)
 
-    def wake_all(self) -> None:
-        """What kept jobs aside has changed."""
-        for job in list(self._aside):
-            del self._aside[job]
+    def bring_back(self, job: JobId) -> None:
+        """What kept it aside, if anything, has changed."""
+        if self._aside.pop(job, None) is not None:
             known = self._jobs[job]
             insort(self._lists.setdefault(_alike(known), []), (known.due_at, job))
-        self._waking.clear()
 
     def candidates(
         self,

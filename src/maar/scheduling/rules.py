@@ -21,15 +21,15 @@ def by_pattern(rules: Iterable[ScheduleRule]) -> dict[JobId, ScheduleRule]:
     found: dict[JobId, ScheduleRule] = {}
     for rule in rules:
         before = found.get(rule.jobs)
-        found[rule.jobs] = _merged(before, rule) if before else rule
+        found[rule.jobs] = _merge(before, rule) if before else rule
     return found
 
 
-def _merged(before: ScheduleRule, after: ScheduleRule) -> ScheduleRule:
-    return msgspec.structs.replace(before, **_given(after))
+def _merge(before: ScheduleRule, after: ScheduleRule) -> ScheduleRule:
+    return msgspec.structs.replace(before, **_given_fields(after))
 
 
-def _given(rule: ScheduleRule) -> dict[str, object]:
+def _given_fields(rule: ScheduleRule) -> dict[str, object]:
     given = msgspec.structs.asdict(rule)
     return {name: value for name, value in given.items() if name != "jobs" and value is not None}
 
@@ -67,7 +67,7 @@ def in_force(
 
 def _overlaid(schedule: Schedule, rule: ScheduleRule) -> Schedule:
     """Who sets another interval gets thresholds that fit it, unless the same rule sets those."""
-    given = _given(rule)
+    given = _given_fields(rule)
     if rule.interval_ns is not None and rule.interval_ns != schedule.interval_ns:
         schedule = with_interval(schedule, rule.interval_ns)
     return msgspec.structs.replace(schedule, **given)

@@ -22,6 +22,7 @@ from maar.model.errors import MalformedProfile, TooLarge
 from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
 from maar.model.time import utc_day
+from maar.pprof.tables import TableRoom
 from maar.services.merging import Merger
 
 log = logging.getLogger("maar.compact")
@@ -46,6 +47,7 @@ class ProfilePool:
         merger: Merger,
         tenant: TenantId,
         *,
+        seed: str,  # nobody may know it before; the result is the same for any
         sizes: DecodeSizes = SIZES,
         id_mask: int = ALL_BITS,
     ) -> None:
@@ -53,6 +55,8 @@ class ProfilePool:
         self._tenant = tenant
         self._sizes = sizes
         self._id_mask = id_mask
+        self._seed = seed
+        self._room = TableRoom()
         self._days: dict[int, Gather] = {}
         self._files: dict[int, list[Run]] = defaultdict(list)
         self._bad: list[tuple[RawProfile, str]] = []
@@ -62,13 +66,13 @@ class ProfilePool:
 
     def add(self, profile: RawProfile) -> None:
         try:
-            columns, _ = decode_one(profile)
+            columns, _ = decode_one(profile, self._room)
         except (MalformedProfile, TooLarge) as error:
             self.hold([(profile, str(error))])
             return
         day = utc_day(profile.time_ns)
         if day not in self._days:
-            self._days[day] = Gather(mask=self._id_mask)
+            self._days[day] = Gather(seed=self._seed, mask=self._id_mask)
         self._days[day].add(profile, columns)
         held = sum(gathered.held_bytes for gathered in self._days.values())
         if held >= self._sizes.gathered_bytes:

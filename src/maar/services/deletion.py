@@ -22,7 +22,7 @@ TRIES_MAX = 3  # confirmations in a row that took too long
 Confirm = Callable[[Sequence[str]], Sequence[str]]  # which may be deleted now; raises when none may
 
 
-class Deleter(NamedTuple):
+class BatchDeleter(NamedTuple):
     """What deleting takes."""
 
     store: ObjectStore

@@ -23,7 +23,7 @@ class MarkedStores:
         self._life = life
         self._used: dict[StoreName, ObjectStore] = {}
 
-    def named(self, name: StoreName) -> ObjectStore:
+    def open(self, name: StoreName) -> ObjectStore:
         """Unavailable when it cannot be opened, or is not marked; it is looked at once."""
         if name not in self._used:
             self._used[name] = self.look(name)
@@ -31,7 +31,7 @@ class MarkedStores:
 
     def look(self, name: StoreName) -> ObjectStore:
         """The same, and now: what was seen in it before may not have been its own."""
-        store = self._stores.named(name)
+        store = self._stores.open(name)
         try:
             owner = store.read(keys.marker(self._life)).decode(errors="replace")
         except NotFound:
@@ -49,7 +49,7 @@ class MarkedStores:
 
     def target(self, name: StoreName) -> ObjectStore:
         """Where a plan puts what it made of its inputs, which may have been read elsewhere."""
-        return self.named(name) if len(self._stores.names()) > 1 else self._stores.named(name)
+        return self.open(name) if len(self._stores.names()) > 1 else self._stores.open(name)
 
-    def used(self) -> tuple[StoreName, ...]:
+    def stores_used(self) -> tuple[StoreName, ...]:
         return tuple(self._used)

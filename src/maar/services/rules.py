@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from maar.model.block import NO_DAY, BlockMeta, BlockOutline
 from maar.model.ids import NO_TENANT, BlockId, Shard, StoreName, TenantId
 from maar.model.keys import date_text
@@ -60,7 +62,7 @@ class WaitingBlocks(Protocol):
         """The blocks of a lane, in its order."""
         ...
 
-    def unjoined(self, key: QueueKey) -> int:
+    def count_unjoined(self, key: QueueKey) -> int:
         """How many blocks of a lane are not segments that a plan made of others."""
         ...
 
@@ -80,7 +82,7 @@ class PendingPlans(Protocol):
 
     def rollback_plans(self) -> Iterator[Plan]: ...
 
-    def abandoned(self, now: LeaseTime) -> Iterator[Plan]:
+    def abandoned_plans(self, now: LeaseTime) -> Iterator[Plan]:
         """Plans that stay, whose last attempt has begun to write and whose lease has expired."""
         ...
 
@@ -122,12 +124,8 @@ class RepairBoard(Protocol):
         """Stores with copies that the settings do not have; ranges of theirs wait."""
         ...
 
-    def tenants_with_blocks(self) -> Iterator[TenantId]:
+    def tenants_with_blocks(self) -> Collection[TenantId]:
         """Those whose blocks have, or may have, copies."""
-        ...
-
-    def tenants_to_copy(self) -> Iterator[TenantId]:
-        """Those that have blocks that are not at all their stores yet."""
         ...
 
     def to_copy(self, tenant: TenantId, *, down: Collection[StoreName] = ()) -> Iterator[BlockId]:
@@ -226,7 +224,7 @@ class Board(RepairBoard, Protocol):
         """Those of one tenant's day: one in each store and zone."""
         ...
 
-    def tenants_to_cluster(self) -> Iterator[TenantId]:
+    def tenants_to_cluster(self) -> Collection[TenantId]:
         """Tenants that have a window with a block that is not clustered, and another one."""
         ...
 
@@ -234,7 +232,7 @@ class Board(RepairBoard, Protocol):
         """Those windows of a tenant, oldest day first."""
         ...
 
-    def finished_of(self, window: QueueKey) -> Iterator[BlockOutline]:
+    def finished_blocks(self, window: QueueKey) -> Iterator[BlockOutline]:
         """The blocks of a window that no lane wants any more and no plan owns, clustered ones
         too.
         """
@@ -245,7 +243,7 @@ class Board(RepairBoard, Protocol):
         ...
 
 
-class JobState(NamedTuple):
+class JobState(msgspec.Struct, frozen=True, gc=False):
     """What a kind knows of one of its jobs now. Times are lease time."""
 
     id: JobId
@@ -304,7 +302,7 @@ class KindRules(ABC):
     def misfit(self, board: Board, spec: PlanSpec) -> Refusal | None:
         """Why a plan may not own these inputs, although they are live and unowned."""
 
-    def asked(self, _board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+    def on_request(self, _board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
         """The plan that somebody asks for, due or not; or why there is nothing to do, in a
         sentence.
         """
@@ -330,12 +328,18 @@ class KindRules(ABC):
         """Of which job a plan of this key is a session, unless the plan says so itself."""
         return JobId(key.tenant, self.kind)
 
-    def job_ids(self, _board: Board) -> Iterable[JobId]:
-        """All its jobs. It is asked about once a minute, so that it may go through all tenants."""
+    def job_tenants(self, _board: Board) -> Collection[TenantId]:
+        """Those that may have jobs. It is asked once a minute, and there may be very many: the
+        answer is a list that stays as it is while the schedule goes through it, and no more.
+        """
         return ()
 
-    def woken(self, _board: Board) -> Iterable[JobId]:
-        """Those that have something to do because a block came; cheap to tell."""
+    def job_ids(self, _board: Board, _tenant: TenantId) -> Iterable[JobId]:
+        """The jobs that one of them has now."""
+        return ()
+
+    def jobs_to_wake(self, _board: Board, _tenants: Collection[TenantId]) -> Iterable[JobId]:
+        """The jobs that have something to do because blocks of these tenants came."""
         return ()
 
     def job(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maar.adapters.http_board import HttpBoard
-from maar.app.backfill import Backfill, Engine, Frame, Listed, list_files, whose_files
+from maar.app.backfill import Backfill, BulkEngine, FileFrame, Listed, list_files, whose_files
 from maar.app.backfill import backfill as write
 from maar.app.execution import Executor, site_of
 from maar.distributor.settings import Limits
@@ -51,7 +51,7 @@ def backfill(
     own = own_stores(store)
     whose = whose_files(tenant=tenant, service=service, labels=sorted((labels or {}).items()))
     wish = Backfill(_source(source, own.home.settings), whose, limits or Limits())
-    engine = Engine(SparkSettings(slots=1, lifeline_port=lifeline_port), None, context)
+    engine = BulkEngine(SparkSettings(slots=1, lifeline_port=lifeline_port), None, context)
     loops: list[tuple[asyncio.AbstractEventLoop, Executor]] = []
 
     async def work() -> dict[str, Any]:
@@ -80,12 +80,12 @@ def backfill(
     return found
 
 
-def _source(source: Any, own: StoreSettings) -> Listed | Frame:
+def _source(source: Any, own: StoreSettings) -> Listed | FileFrame:
     if hasattr(source, "rdd") and hasattr(source, "select"):
         lacks = [name for name in NEEDED if name not in source.columns]
         if lacks:
             raise InvalidInput(f"the DataFrame has no column {' and no column '.join(lacks)}")
-        return Frame(source, _files_of(source))
+        return FileFrame(source, _files_of(source))
     places: Sequence[str] = [source] if isinstance(source, str) else [str(each) for each in source]
     return list_files(places, own)
 

@@ -71,7 +71,7 @@ def execute(
                     borrowed=context,
                 ),
             )
-            return outcome.told()
+            return outcome.as_json()
 
     life = LoopThread(work(PlanId.parse(plan)))
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from maar.model.errors import Unavailable
 from maar.model.plan import PlanResult
 from maar.ports.plan_board import Answer, Execution, Outcome
-from maar.ports.plan_outcome import OutcomeName, PlanOutcome, refused, report_refused
+from maar.ports.plan_outcome import OutcomeName, PlanOutcome, refusal_of, report_refused
 from maar.worker.keeper import End
 
 
@@ -21,14 +21,14 @@ class Executed:
     cause: str = ""  # of the last failure, told to the metastore or not
     outcome: Outcome | None = None  # of its report
 
-    def told(self) -> PlanOutcome:
+    def plan_outcome(self) -> PlanOutcome:
         """What came of it; Unavailable when the metastore was never reached."""
         execution = self.execution
         if execution is None:
             raise Unavailable("the metastore did not answer; nothing was executed, ask again")
         plan = execution.plan
         if execution.answer is not Answer.GRANTED:
-            return refused(execution)
+            return refusal_of(execution)
         if self.lost:
             return PlanOutcome(plan, OutcomeName.LOST, why="its lease went while it was executed")
         if not isinstance(self.end, PlanResult):

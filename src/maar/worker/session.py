@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from maar.model.errors import LeaseLost, MaarError, Retryable
 from maar.model.ids import StoreName
 from maar.model.plan import Account, LeasedPlan, PlanResult
-from maar.model.repair import RangeResult, added
+from maar.model.repair import RangeResult, add
 from maar.ports.plan_board import CommitPart, PartCommitted
 from maar.ports.runner import AttemptFailed
 from maar.services.repair.rules import tasks
@@ -30,6 +30,7 @@ async def carry_out(
     may_go_on: Callable[[], bool],  # the lease is held, and nobody stops us
     why_stop: Callable[[], str],  # what the metastore said when it last renewed the lease
     monotonic_ns: Callable[[], int],
+    again_s: float = AGAIN_S,
 ) -> PlanResult:
     """What its tasks did, in sum. Whatever ends it, the parts that were committed are done.
 
@@ -50,8 +51,8 @@ async def carry_out(
             assert done.repaired is not None
             result, cpu_ms = done.repaired, cpu_ms + done.cpu_ms
         request = CommitPart(plan.id, plan.token, result, part.empty)
-        reply = await _committed(request, commit, may_go_on)
-        total = added(total, result)
+        reply = await _commit(request, commit, may_go_on, again_s)
+        total = add(total, result)
         unknown = unknown.union(result.away).difference(reply.down)
         stop = reply.stop
         if stop:
@@ -71,8 +72,8 @@ async def carry_out(
     return PlanResult(plan.kind, (), nothing, cpu_ms=cpu_ms, wall_ms=wall_ms, repaired=total)
 
 
-async def _committed(
-    request: CommitPart, commit: Commit, may_go_on: Callable[[], bool]
+async def _commit(
+    request: CommitPart, commit: Commit, may_go_on: Callable[[], bool], again_s: float
 ) -> PartCommitted:
     """Ask until there is an answer: the same part again changes nothing."""
     while True:
@@ -80,10 +81,10 @@ async def _committed(
             reply = await commit(request)
         except (Retryable, TimeoutError) as error:
             if not may_go_on():
-                raise _failed(error) from error
-            await asyncio.sleep(AGAIN_S)
+                raise _failure(error) from error
+            await asyncio.sleep(again_s)
         except (LeaseLost, MaarError) as error:
-            raise _failed(error) from error
+            raise _failure(error) from error
         else:
             if not reply.accepted:
                 raise AttemptFailed(
@@ -94,6 +95,6 @@ async def _committed(
             return reply
 
 
-def _failed(error: Exception) -> AttemptFailed:
+def _failure(error: Exception) -> AttemptFailed:
     cause = f"part of a session could not be committed: {str(error) or type(error).__name__}"
     return AttemptFailed(cause, stopped=True, plan_at_fault=False)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from maar.metastore.fold import retention, trust
-from maar.metastore.leader.cleaner import BOUNDS, CleanerBounds
+from maar.metastore.leader.deleting.cleaner import BOUNDS, CleanerBounds
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId
 from maar.model.time import DAY_NS, WallTime

@@ -9,7 +9,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.metastore.fold.apply import Indexed, apply
-from maar.metastore.leader.cleaner import BOUNDS, Cleaner, CleanerBounds
+from maar.metastore.leader.deleting.cleaner import BOUNDS, Cleaner, CleanerBounds
 from maar.metastore.leader.inbox import Prepare
 from maar.metastore.records.effects import Completed, Effects, Leased
 from maar.metastore.records.entries import (
@@ -33,7 +33,7 @@ from maar.model.policy import Policy
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.object_store import ObjectStore
 from maar.services.compact.rules import COMPACT, COMPACTION
-from maar.services.deletion import Deleter
+from maar.services.deletion import BatchDeleter
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment
 from support.stores.memory_store import MemoryStore
@@ -167,9 +167,9 @@ class Lake:
         return {key for meta in (*live, *retired) for key in objects_of(meta)}
 
 
-def unasked(store: ObjectStore) -> Deleter:
+def bare_deleter(store: ObjectStore) -> BatchDeleter:
     """Deletes without asking anybody."""
-    return Deleter(store, lambda keys: keys, lambda: 0)
+    return BatchDeleter(store, lambda keys: keys, lambda: 0)
 
 
 def objects_of(meta: BlockMeta) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from maar.block.format import checksum
-from maar.metastore.leader.store_keeper import StoreKeeper
+from maar.metastore.leader.stores.store_keeper import StoreKeeper
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import NotFound

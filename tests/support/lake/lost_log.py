@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from maar.block.format.segment import segment_meta, write_segment
-from maar.metastore.leader import claim
-from maar.metastore.leader.adoption import Adoption
-from maar.metastore.leader.orphans import Orphans
+from maar.metastore.leader.deleting.orphans import Orphans
+from maar.metastore.leader.stores import claim
+from maar.metastore.leader.stores.adoption import Adoption
 from maar.metastore.records.effects import Effects
 from maar.metastore.records.entries import BlocksAdded, PlanCompleted, PolicySet
 from maar.metastore.recovery import restoring, traces

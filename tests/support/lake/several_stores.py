@@ -4,7 +4,7 @@ cut off or wiped, and the cleaner over all of them.
 
 from __future__ import annotations
 
-from maar.metastore.leader.cleaner import BOUNDS, Cleaner, CleanerBounds
+from maar.metastore.leader.deleting.cleaner import BOUNDS, Cleaner, CleanerBounds
 from maar.metastore.records.entries import SubrangeRepaired
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.sqlite.log import SqliteLog
 from maar.block.format import dead_letter
 from maar.block.format.segment import segment_meta, write_segment
-from maar.metastore.leader.letters_of_stores import LettersOfStores
+from maar.metastore.leader.letters.letters_of_stores import LettersOfStores
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.timing import Timing
 from maar.metastore.service import MetastoreService

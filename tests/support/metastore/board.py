@@ -71,7 +71,7 @@ class FoldBoard(LocalPort):
 
     async def commit_part(self, request: CommitPart) -> PartCommitted:
         effects = self._put(repairs.commit_entries(self.fold.state, request, now=self._now))
-        return repairs.committed(effects, self.fold.state, request)
+        return repairs.commit_reply(effects, self.fold.state, request)
 
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
         effects = self._put(rollbacks.confirm_entries(self.fold.state, request, now=self._now))

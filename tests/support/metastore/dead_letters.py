@@ -7,7 +7,7 @@ from random import Random
 
 from maar.block.format import dead_letter
 from maar.metastore.decide.prepare import housekeeping
-from maar.metastore.leader.dead_letters import ADDED_BYTES_MAX, LISTED_AT_ONCE, DeadLetters
+from maar.metastore.leader.letters.dead_letters import ADDED_BYTES_MAX, LISTED_AT_ONCE, DeadLetters
 from maar.metastore.records.entries import BlocksForgotten, Entry
 from maar.model import keys
 from maar.model.block import BlockMeta

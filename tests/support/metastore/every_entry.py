@@ -227,7 +227,7 @@ def ranges(put: Callable[[e.Entry], None], fold: Fold) -> None:
         put(e.RepairAsked(JobId(TENANT, REPAIR, type_)))
     put(e.RepairAsked(JobId(TENANT, REPAIR, "incremental"), wanted=False))
     whole, other = vnode(3), vnode(255)
-    at = fold.state.stores.wanted(TENANT, MAIN_STORE)
+    at = fold.state.stores.wanted_stores(TENANT, MAIN_STORE)
     session = Repairing(fold, RepairOrder(RepairType.VNODE, at, (whole, other)))
     some = (whole.part(5, 900).start, whole.part(5, 900).end)
     for part in ((whole.start, whole.end), some):

@@ -59,7 +59,7 @@ async def rollbacks_of(service: MetastoreService, target: PlanId) -> list[Plan]:
     return [plan for plan in found if plan.rolls_back == target]
 
 
-def written(store: ObjectStore, plan: PlanId, token: FencingToken) -> set[str]:
+def objects_written(store: ObjectStore, plan: PlanId, token: FencingToken) -> set[str]:
     """What an attempt has left in the store, its intents apart."""
     infos = store.list("")
     return {i.key for i in infos if keys.attempt_block(i.key, plan=plan, token=token) is not None}

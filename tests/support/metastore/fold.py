@@ -53,6 +53,7 @@ SMALL = Policy(
     span_ns=3600 * SECOND_NS,
     lease_ns=15 * SECOND_NS,
     failure_limit=2,
+    backlog_count=0,  # a plan is a batch, whoever is behind
 )
 
 

@@ -9,7 +9,7 @@ from maar.model.plan import Account, PlanResult
 from maar.services.logcompact.rules import LOGCOMPACT
 
 
-def joined(
+def join_segments(
     plan: PlanId, token: FencingToken, inputs: tuple[BlockMeta, ...], attempt: str = "a1"
 ) -> BlockMeta:
     """Each service of a tenant once, with the sums of what it has in the inputs."""
@@ -44,7 +44,7 @@ def joined(
 def joined_result(
     plan: PlanId, token: FencingToken, inputs: tuple[BlockMeta, ...], attempt: str = "a1"
 ) -> PlanResult:
-    made = joined(plan, token, inputs, attempt)
+    made = join_segments(plan, token, inputs, attempt)
     return PlanResult(LOGCOMPACT, (made,), Account(made.profiles, 0, 0))
 
 

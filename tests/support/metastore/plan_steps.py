@@ -15,7 +15,7 @@ from support.metastore.leader_term import W1, LeaderDecisions
 NOTHING = PlanResult(ROLLBACK, (), Account(0, 0, 0))
 
 
-def scheduled(leader: LeaderDecisions, *numbers: int, removable: bool) -> PlanId:
+def schedule_plan(leader: LeaderDecisions, *numbers: int, removable: bool) -> PlanId:
     """A plan over new segments; compaction stands for every kind."""
     blocks = leader.add(*numbers)
     key = leader.fold.state.queue.places[blocks[0]].key
@@ -33,17 +33,17 @@ def execute(leader: LeaderDecisions, plan: PlanId, worker: WorkerId = W1) -> Exe
     return execution.answer(leader.fold.state, plan, worker, now=leader.now)
 
 
-def held(leader: LeaderDecisions, plan: PlanId) -> Leased:
+def lease_held(leader: LeaderDecisions, plan: PlanId) -> Leased:
     """The lease of a plan that somebody holds."""
     lease = leader.fold.state.plans[plan].lease
     assert lease is not None
     return Leased(plan, lease.token, lease.worker)
 
 
-def begun(leader: LeaderDecisions, plan: PlanId, worker: WorkerId = W1) -> FencingToken:
+def begin(leader: LeaderDecisions, plan: PlanId, worker: WorkerId = W1) -> FencingToken:
     """Granted and started."""
     assert execute(leader, plan, worker).answer == "granted"
-    lease = held(leader, plan)
+    lease = lease_held(leader, plan)
     leader.renew(lease, started=True)
     return lease.token
 
@@ -73,9 +73,9 @@ def undone(leader: LeaderDecisions, target: PlanId, worker: WorkerId = W1) -> li
     rollback = rollback_of(leader, target)
     if rollback.lease is None or rollback.lease.is_expired(leader.now):
         assert execute(leader, rollback.id, worker).answer == "granted"
-    token = held(leader, rollback.id).token
+    token = lease_held(leader, rollback.id).token
     return leader.put([PlanCompleted(rollback.id, token, NOTHING)])
 
 
-def made(effects: list[Effect]) -> list[RollbackScheduled]:
+def rollbacks_in(effects: list[Effect]) -> list[RollbackScheduled]:
     return [effect for effect in effects if isinstance(effect, RollbackScheduled)]

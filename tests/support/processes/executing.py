@@ -1,30 +1,36 @@
-"""A process that executes one plan, or cleans: the real worker, without Spark.
+"""Processes that execute one plan each, or clean: the real worker, without Spark.
 
-`python -m support.processes.executing ADDRESS STORE NAME execute PLAN [HOLD]`, or `… clean [HOLD]`.
-If a file HOLD is named, a plan is held after it has written everything, and a cleaning before it
-looks for what was left, until that file exists; that it has come so far is told by HOLD.reached.
-The last line that it says is a JSON object.
+`python -m support.processes.executing SOCKET PARENT` has everything loaded, and forks one for each
+order: to start, kill and ask many costs little. If a file `hold` is named, a plan is held after it
+has written everything, and a cleaning before it looks for what was left, until that file exists;
+that it has come so far is told by the file hold.reached.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.adapters.rpc import MetastoreClient
 from maar.adapters.stores.local import LocalStore
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
+from maar.app.processes.process import die_with
+from maar.block.decode import to_tables
 from maar.model.errors import MaarError
 from maar.model.ids import MAIN_STORE, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
@@ -42,6 +48,24 @@ from support.processes.serving import wait_for
 
 SETTINGS = WorkerSettings(poll_interval_ms=100, call_timeout_ms=5000, drain_ms=5000)
 PATIENCE_S = 90.0
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of them does, where, and under which name."""
+
+    metastore: str  # the address
+    store: str  # the URL
+    name: str
+    plan: str = ""  # '': it cleans
+    hold: str = ""
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ended."""
+
+    answer: str
+    lost: bool
+    accepted: bool
 
 
 class HeldStore(LocalStore):
@@ -104,17 +128,20 @@ class PlainRunner:
     def close(self) -> None: ...
 
 
-async def _run(address: str, url: str, name: str, plan: PlanId | None, hold: Path | None) -> None:
-    metastore = MetastoreClient(address)
-    store = open_store(StoreSettings(MAIN_STORE, url))
-    if plan is None and hold is not None:
-        store = HeldStore(url, hold)
-    who = WorkerId(name)
+async def _run(order: Order) -> Said:
+    metastore = MetastoreClient(order.metastore)
+    hold = Path(order.hold) if order.hold else None
+    store = open_store(StoreSettings(MAIN_STORE, order.store))
+    if not order.plan and hold is not None:
+        store = HeldStore(order.store, hold)
+    who = WorkerId(order.name)
     undoing = Undoing(metastore, lambda: store, SystemClock(), asyncio.get_running_loop())
-    runner: JobRunner = PlainRunner(store, name, hold)
-    if plan is None:
-        runner = StoreRunner(undoing, who)
-        plan = (await metastore.call(SchedulePlan(CLEAN))).plan
+    plan: PlanId | None
+    runner: JobRunner
+    if order.plan:
+        plan, runner = PlanId.parse(order.plan), PlainRunner(store, order.name, hold)
+    else:
+        plan, runner = (await metastore.call(SchedulePlan(CLEAN))).plan, StoreRunner(undoing, who)
     worker = Worker(
         SETTINGS,
         metastore,
@@ -128,80 +155,119 @@ async def _run(address: str, url: str, name: str, plan: PlanId | None, hold: Pat
     await worker.run()
     await metastore.close()
     seen = worker.executed
-    said = {
-        "answer": seen.execution.answer if seen.execution else "",
-        "lost": seen.lost,
-        "accepted": bool(seen.outcome and seen.outcome.accepted),
-    }
-    sys.stdout.write(json.dumps(said) + "\n")
-    sys.stdout.flush()
-    os._exit(0)  # a plan that is held has a thread that nobody waits for
+    return Said(
+        answer=seen.execution.answer if seen.execution else "",
+        lost=seen.lost,
+        accepted=bool(seen.outcome and seen.outcome.accepted),
+    )
+
+
+# ── the process that forks them ────────────────────────────────────────────────────────────────
+
+
+def main() -> None:
+    path, parent = sys.argv[1], int(sys.argv[2])
+    die_with(parent)
+    to_tables.warm()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the dead
+    forks = os.getpid()
+    with Listener(path, family="AF_UNIX", backlog=64) as listener:
+        while True:
+            connection = listener.accept()
+            if os.fork() == 0:
+                _live(connection, forks)
+            connection.close()
+
+
+def _live(connection: Connection, forks: int) -> NoReturn:
+    code = 1
+    try:
+        die_with(forks)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        order = msgspec.msgpack.decode(connection.recv_bytes(), type=Order)
+        connection.send_bytes(msgspec.msgpack.encode(os.getpid()))
+        connection.send_bytes(msgspec.msgpack.encode(asyncio.run(_run(order))))
+        code = 0
+    except BaseException:  # noqa: BLE001  # the edge of the process
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # a plan that is held has a thread that nobody waits for
+
+
+class Forks:
+    """The process that forks them, from outside."""
+
+    def __init__(self, directory: Path) -> None:
+        self.socket = directory / "forks"
+        self._log_file = directory / "forks.log"
+        with self._log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(self.socket), str(os.getpid())],
+                cwd=Path(__file__).parents[2],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+            )
+        wait_for(self._is_up, PATIENCE_S, self.log)
+
+    def _is_up(self) -> bool:
+        assert self._process.poll() is None, self.log()[-4000:]
+        return self.socket.exists()
+
+    def log(self) -> str:
+        return self._log_file.read_text(errors="replace")
+
+    def close(self) -> None:
+        """And with it all that it forked."""
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
 
 
 class ExecutorProcess:
-    """One of them, from outside."""
+    """One of them, from outside; the connection ends when it does."""
 
-    def __init__(
-        self,
-        address: str,
-        store: str,
-        name: str,
-        plan: PlanId | None = None,
-        hold: Path | None = None,
-    ) -> None:
-        what = ["clean"] if plan is None else ["execute", str(plan)]
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "support.processes.executing", address, store, name),
-                *(*what, *([str(hold)] if hold else [])),
-            ],
-            cwd=Path(__file__).parents[2],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._hold = hold
+    def __init__(self, forks: Forks, order: Order) -> None:
+        self._forks = forks
+        self._hold = Path(order.hold)
+        self._connection: Connection = Client(str(forks.socket), family="AF_UNIX")
+        self._connection.send_bytes(msgspec.msgpack.encode(order))
+        self._pid = msgspec.msgpack.decode(self._connection.recv_bytes(), type=int)
 
     def has_written(self) -> None:
         """Wait until it is held."""
         wait_for(self.is_held, PATIENCE_S)
 
     def is_held(self) -> bool:
-        assert self._hold is not None
-        code = self._process.poll()
-        assert code is None, f"it ended with {code}: {self._process.communicate()[1][-4000:]}"
+        """What can be read before it was let go is its end."""
+        assert not self._connection.poll(), f"it ended: {self._forks.log()[-4000:]}"
         return self._hold.with_suffix(".reached").exists()
 
     def let_go(self) -> None:
-        assert self._hold is not None
         self._hold.touch()
 
     def signal(self, number: int) -> None:
-        self._process.send_signal(number)
+        os.kill(self._pid, number)
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self.signal(signal.SIGKILL)
+        assert self._connection.poll(PATIENCE_S), "it lives"
 
-    def said(self) -> dict[str, Any]:
-        out, err = self._process.communicate(timeout=PATIENCE_S)
-        assert self._process.returncode == 0, err[-4000:]
-        found: dict[str, Any] = json.loads(out.splitlines()[-1])
-        return found
+    def said(self) -> Said:
+        assert self._connection.poll(PATIENCE_S), "it says nothing"
+        try:
+            return msgspec.msgpack.decode(self._connection.recv_bytes(), type=Said)
+        except EOFError:
+            raise AssertionError(f"it ended: {self._forks.log()[-4000:]}") from None
 
     def end(self) -> None:
-        """Nothing of it is left: one that nobody listened to has pipes that are still open."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+        """Nothing of it is left."""
+        if not self._connection.poll():
+            with contextlib.suppress(ProcessLookupError):
+                self.kill()
+        self._connection.close()
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    executes = given[3] == "execute"
-    target = PlanId.parse(given[4]) if executes else None
-    rest = given[4 + executes :]
-    asyncio.run(_run(given[0], given[1], given[2], target, Path(rest[0]) if rest else None))
+    main()

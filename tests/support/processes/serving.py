@@ -19,6 +19,7 @@ from maar.cli.main import run
 from support.network.ports import free_port
 
 READY_S = 90.0
+LOOK_S, LOOK_MAX_S = 0.05, 0.5  # between two looks at whether something has happened
 NO_HTTP = ("metastore", "query", "metastore,query")
 
 
@@ -201,14 +202,20 @@ def run_server(
 
 
 def wait_for(
-    condition: Callable[[], Any], patience_s: float, log: Callable[[], str] = lambda: ""
+    condition: Callable[[], Any],
+    patience_s: float,
+    log: Callable[[], str] = lambda: "",
+    *,
+    look_s: float = LOOK_S,
 ) -> None:
+    """Look often at what is cheap to see, and at most a fifth of the time at what is not."""
     deadline = time.monotonic() + patience_s
+    looked = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, (
-            f"not within {patience_s} s{_end_of(log)}\n{log()[-8000:]}"
-        )
-        time.sleep(0.05)
+        now = time.monotonic()
+        assert now < deadline, f"not within {patience_s} s{_end_of(log)}\n{log()[-8000:]}"
+        time.sleep(min(max(look_s, 4 * (now - looked)), LOOK_MAX_S))
+        looked = time.monotonic()
 
 
 def _end_of(log: Callable[[], str]) -> str:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyspark
 
 from maar.app.processes.watcher import session_members
 from maar.runner import class_archive
+from support.processes.serving import wait_for
 
 PATIENCE_S = 120.0
 HOME = Path(pyspark.__file__).parent
@@ -154,11 +154,14 @@ def until(
     pause_s: float = 0.05,
 ) -> Any:
     """What the condition gives once it is true."""
-    deadline = time.monotonic() + patience_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {patience_s} s\n{log()[-8000:]}"
-        time.sleep(pause_s)
-    return found
+    found: list[Any] = []
+
+    def is_true() -> bool:
+        found[:] = [condition()]
+        return bool(found[0])
+
+    wait_for(is_true, patience_s, log, look_s=pause_s)
+    return found[0]
 
 
 def _environment(directory: Path) -> dict[str, str]:

@@ -36,6 +36,7 @@ LIMIT = 100_000
 SETTLED_S = 400.0
 SETTINGS = (
     "compaction.level_counts=20,5,5",
+    "compaction.backlog_count=0",  # many plans, so that a fault meets some
     "compaction.level_ages_s=0.5,1,2",
     "services.compact.lease_s=5",
     "compaction.retry_s=0.1",
@@ -191,11 +192,9 @@ class Lake:
         return found
 
     def wait_completed(self, plans: int) -> None:
-        """Wait until so many more were completed."""
+        """Wait until so many have been completed in all."""
         assert self.worker is not None
-        before = self.status().completed
-        worker, wanted = self.worker, before + plans
-        until(lambda: self.status().completed >= wanted, worker.log, patience_s=SETTLED_S)
+        until(lambda: self.status().completed >= plans, self.worker.log, patience_s=SETTLED_S)
 
     def wait_settled(self) -> None:
         """Wait until all segments are compacted, and see every profile exactly once."""
@@ -307,8 +306,9 @@ FAULTS: dict[str, Callable[[Lake], None]] = {
 
 def inject(lake: Lake, name: str, *, segments: int) -> None:
     """A fault while plans run on the cluster."""
+    before = lake.status().completed
     lake.push(segments)
-    lake.wait_completed(1)
+    lake.wait_completed(before + 1)
     FAULTS[name](lake)
 
 

@@ -14,7 +14,7 @@ from maar.runner.session import ONCE
 from support.spark.cluster import QUICK_JVM
 
 
-def built(slots: int = 2, conf: Mapping[str, str] = {}) -> SparkSession:
+def build_session(slots: int = 2, conf: Mapping[str, str] = {}) -> SparkSession:
     builder = SparkSession.builder.master(f"local[{slots}]").config("spark.ui.enabled", "false")
     always = {"spark.driver.host": "127.0.0.1", "spark.driver.extraJavaOptions": QUICK_JVM}
     for name, value in {**always, **conf}.items():
@@ -29,7 +29,7 @@ def owned_session(slots: int = 2) -> Iterator[SparkSession]:
     """One that maar accepts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        session = built(slots, {name: wanted for name, (wanted, _) in ONCE.items()})
+        session = build_session(slots, {name: wanted for name, (wanted, _) in ONCE.items()})
         context = session.sparkContext
         yield session
         sessions.stop(context)

@@ -19,7 +19,7 @@ import msgspec
 from maar.adapters.rpc.parts import Joined
 from maar.adapters.rpc.refusals import (
     MESSAGE_BYTES_MAX,
-    Refusal,
+    WireRefusal,
     away,
     error_of_refusal,
     late,
@@ -114,7 +114,7 @@ class FrameServer:
     def __init__(
         self,
         answers: dict[str, Answer],
-        refused: Callable[[str, Exception], Refusal],
+        refused: Callable[[str, Exception], WireRefusal],
         *,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
@@ -173,7 +173,7 @@ class _ServerEnd(_Frames):
         try:
             answer = self._server.answers.get(path)
             if answer is None:
-                self._refuse(number, Refusal("", served=False))
+                self._refuse(number, WireRefusal("", served=False))
                 return
             reply = await answer(message)
             if isinstance(reply, bytes):
@@ -195,7 +195,7 @@ class _ServerEnd(_Frames):
             waiting = part
         self.send(number, LAST, waiting)
 
-    def _refuse(self, number: int, refusal: Refusal) -> None:
+    def _refuse(self, number: int, refusal: WireRefusal) -> None:
         self.send(number, REFUSED, msgspec.msgpack.encode(refusal))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -228,7 +228,7 @@ class _ClientEnd(_Frames):
         if waiting is None or waiting.future.done():
             return  # it was given up
         if kind == REFUSED:
-            refusal = msgspec.msgpack.decode(body, type=Refusal)
+            refusal = msgspec.msgpack.decode(body, type=WireRefusal)
             waiting.future.set_exception(_Refused(refusal))
             return
         if kind == PART:
@@ -251,7 +251,7 @@ class _ClientEnd(_Frames):
 
 
 class _Refused(Exception):
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: WireRefusal) -> None:
         super().__init__(refusal.sentence)
         self.refusal = refusal
 
@@ -283,7 +283,7 @@ class FrameChannel:
             async with asyncio.timeout(within_s) as patience:
                 end = self._end
                 if end is None or end.lost:
-                    end = await self._connected()
+                    end = await self._connection()
                 now = asyncio.get_running_loop().time
                 waiting.heard = lambda: patience.reschedule(now() + within_s)
                 last = await self._exchange(end, waiting, body)
@@ -321,7 +321,7 @@ class FrameChannel:
             elif not waiting.future.cancelled():
                 waiting.future.exception()  # mark it as retrieved
 
-    async def _connected(self) -> _ClientEnd:
+    async def _connection(self) -> _ClientEnd:
         """One connection for all calls that wait for it; who gives up does not end it."""
         if self._closed:
             raise _Lost("closed")

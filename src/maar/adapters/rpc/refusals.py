@@ -28,7 +28,7 @@ _LEADER_HEADER = "maar-leader"
 _BLOCKS_HEADER = "maar-damaged-blocks"
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class WireRefusal(msgspec.Struct, frozen=True):
     """An error on its way: what it says, and in the trailer its class and what else it knows."""
 
     sentence: str
@@ -36,7 +36,7 @@ class Refusal(msgspec.Struct, frozen=True):
     served: bool = True  # False: nobody answers this path here
 
 
-def refusal_of(error: MaarError) -> Refusal:
+def refusal_of(error: MaarError) -> WireRefusal:
     # Unreachable refers to a process behind us: our own caller did reach us.
     kind = Unavailable if isinstance(error, Unreachable) else _nearest_known(type(error))
     trailer = {_ERROR_HEADER: kind.__name__}
@@ -49,7 +49,7 @@ def refusal_of(error: MaarError) -> Refusal:
     if isinstance(error, errors.Damaged):
         trailer[_BLOCKS_HEADER] = msgspec.json.encode(error.blocks).decode()
     sentence = str(error).encode(errors="replace")[:SENTENCE_BYTES_MAX].decode(errors="ignore")
-    return Refusal(sentence, trailer)
+    return WireRefusal(sentence, trailer)
 
 
 async def refuse(context: Any, error: MaarError) -> None:
@@ -88,15 +88,15 @@ def _nearest_known(kind: type[MaarError]) -> type[MaarError]:
     return next(each for each in kind.__mro__ if _CLASSES.get(each.__name__) is each)
 
 
-def error_of_refusal(refusal: Refusal, *, path: str, address: str) -> MaarError:
+def error_of_refusal(refusal: WireRefusal, *, path: str, address: str) -> MaarError:
     """The error that the server raised."""
     if not refusal.served:
         return _not_served(path, address)
     sentence = refusal.sentence or f"{path} at {address} failed"
-    return _raised(refusal.trailer, sentence) or MaarError(sentence)
+    return _error_of(refusal.trailer, sentence) or MaarError(sentence)
 
 
-def _raised(trailer: dict[str, str], sentence: str) -> MaarError | None:
+def _error_of(trailer: dict[str, str], sentence: str) -> MaarError | None:
     kind = _CLASSES.get(trailer.get(_ERROR_HEADER, ""))
     if kind is None:
         return None
@@ -116,7 +116,7 @@ def _raised(trailer: dict[str, str], sentence: str) -> MaarError | None:
 def error_of(error: Any, *, path: str, address: str) -> MaarError:
     """The error that the server raised, or what a network failure means to the caller."""
     sentence = error.details() or ""
-    if raised := _raised(dict(error.trailing_metadata() or ()), sentence):
+    if raised := _error_of(dict(error.trailing_metadata() or ()), sentence):
         return raised
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:

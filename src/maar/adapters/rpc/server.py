@@ -12,15 +12,17 @@ import msgspec
 
 from maar.adapters.rpc.frames import UNIX, Answer, FrameServer
 from maar.adapters.rpc.parts import split
-from maar.adapters.rpc.refusals import MESSAGE_BYTES_MAX, Refusal, refusal_of, refuse
+from maar.adapters.rpc.refusals import MESSAGE_BYTES_MAX, WireRefusal, refusal_of, refuse
 from maar.model import errors
 from maar.model.errors import MaarError, Unavailable
 from maar.ports import metastore as metastore_port
 from maar.ports import query, replica, segment_writer
+from maar.ports import rates as rates_port
 from maar.ports import role as role_port
 from maar.ports.calls import Call
 from maar.ports.metastore import Metastore
 from maar.ports.query import QueryEngine
+from maar.ports.rates import RateKeeper
 from maar.ports.replica import MetastoreReplica
 from maar.ports.role import Role
 from maar.ports.segment_writer import SegmentWriter
@@ -118,8 +120,13 @@ async def serve_query(address: str, engine: QueryEngine, role: Role) -> RpcServe
     return await _start(server, address, role)
 
 
-async def serve_writer(address: str, writer: SegmentWriter, role: Role) -> RpcServer:
+async def serve_writer(
+    address: str, writer: SegmentWriter, role: Role, *, rates: RateKeeper | None = None
+) -> RpcServer:
+    """With the rates of tenants, when the distributors of this host share them."""
     server = RpcServer()
+    if rates is not None:
+        server.add(rates_port.CALLS, rates)
     server.add(segment_writer.CALLS, writer)
     return await _start(server, address, role)
 
@@ -191,7 +198,7 @@ def _framed_answer(kind: type[Call[P, Any]], port: P) -> Answer:
 
 
 async def _refuse(kind: type[Call[P, Any]], context: Any, error: Exception) -> NoReturn:
-    known = _known(kind.path(), error)
+    known = _error_for_caller(kind.path(), error)
     if known is not None:
         await refuse(context, known)
     else:
@@ -199,12 +206,12 @@ async def _refuse(kind: type[Call[P, Any]], context: Any, error: Exception) -> N
     raise AssertionError("abort raises")
 
 
-def _refusal(path: str, error: Exception) -> Refusal:
-    known = _known(path, error)
-    return Refusal(_bug(path)) if known is None else refusal_of(known)
+def _refusal(path: str, error: Exception) -> WireRefusal:
+    known = _error_for_caller(path, error)
+    return WireRefusal(_bug(path)) if known is None else refusal_of(known)
 
 
-def _known(path: str, error: Exception) -> MaarError | None:
+def _error_for_caller(path: str, error: Exception) -> MaarError | None:
     """The error as the caller gets it; None for a bug of ours, which is logged."""
     if isinstance(error, msgspec.ValidationError):
         sentence = f"{path} was called with arguments of another version: {error}"

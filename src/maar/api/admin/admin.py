@@ -106,7 +106,9 @@ class Admin:
         query = request.query_params
         if service := query.get("service", ""):
             tenant = tenant_id(query.get("tenant", "") or ANONYMOUS)
-            view = await self._metastore.call(ViewRequest(tenant, ALL_TIME, service))
+            view = await self._metastore.call(
+                ViewRequest(tenant, ALL_TIME, service, every_dataset=True)
+            )
             masked = sorted(set(view.masks))  # something of these was deleted
             return JSONResponse({"blocks": plain(view.blocks), "masked": masked})
         blocks = await self._metastore.call(

@@ -46,14 +46,14 @@ class Deletions:
         until_ns = EVER_NS if asked.until_ms is None else asked.until_ms * MS_NS
         mask = Mask(tenant, asked.service, asked.from_ms * MS_NS, until_ns)
         call = DeleteProfiles(mask, asked.dry_run, asked.request_id)
-        return _told(await self._metastore.call(call))
+        return _as_json(await self._metastore.call(call))
 
     async def pending(self, _tenant: TenantId, _request: Request) -> Response:
         found = await self._metastore.call(ListDeletions())
         return JSONResponse({"deletions": [_pending(each) for each in found]})
 
 
-def _told(made: Deletion) -> dict[str, Any]:
+def _as_json(made: Deletion) -> dict[str, Any]:
     """Ids are text, as those of plans."""
     name = None if made.predicate is None else str(made.predicate)
     told: dict[str, Any] = plain(made)

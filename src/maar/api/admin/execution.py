@@ -51,7 +51,7 @@ from maar.ports.plan_outcome import (
     TAKEN,
     OutcomeName,
     PlanOutcome,
-    refused,
+    refusal_of,
     report_refused,
 )
 from maar.ports.stores import StorePlace, StorePlaces
@@ -69,7 +69,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 
 
-class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PlanOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A plan to schedule; what its kind does not go by is left out."""
 
     kind: Name
@@ -90,7 +90,7 @@ class GrantWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore_windows: bool = False  # of the schedule; pauses and resources are respected
 
 
-class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HeldLease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The lease under which somebody speaks."""
 
     token: str
@@ -121,7 +121,7 @@ class PartDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     empty: tuple[tuple[int, int], ...] = ()  # ranges without blocks, which are done with it
 
 
-class RollbackWish(msgspec.Struct, frozen=True):
+class RollbackOrder(msgspec.Struct, frozen=True):
     """The plan's own id says it all; what else comes with it, such as a token, does not matter."""
 
 
@@ -176,7 +176,7 @@ class PlanOrders:
 
     # ── schedule ───────────────────────────────────────────────────────────────────────────────
 
-    async def schedule(self, _request: Request, asked: Wish) -> Any:
+    async def schedule(self, _request: Request, asked: PlanOrder) -> Any:
         found = await self._metastore.call(
             SchedulePlan(
                 PlanKind(asked.kind),
@@ -212,7 +212,7 @@ class PlanOrders:
         reply = await self._metastore.call(wish)
         if not reply.granted:
             assert reply.execution is not None
-            return _outcome(refused(reply.execution))
+            return _outcome(refusal_of(reply.execution))
         (leased,) = reply.granted
         return {
             "token": str(leased.token),
@@ -223,12 +223,12 @@ class PlanOrders:
     async def run_now(self, request: Request, _asked: RunWish) -> Any:
         """Asks a worker: the next one with room that carries out such plans gets it."""
         found = await self._metastore.call(RunPlanNow(_plan(request)))
-        return _outcome(refused(found))
+        return _outcome(refusal_of(found))
 
-    async def renew(self, request: Request, asked: Held) -> Any:
+    async def renew(self, request: Request, asked: HeldLease) -> Any:
         return await self._renew(_plan(request), asked.token, started=False)
 
-    async def start(self, request: Request, asked: Held) -> Any:
+    async def start(self, request: Request, asked: HeldLease) -> Any:
         return await self._renew(_plan(request), asked.token, started=True)
 
     async def _renew(self, plan: PlanId, text: str, *, started: bool) -> Any:
@@ -236,7 +236,7 @@ class PlanOrders:
         renewal = Renewal(plan, token, started)
         reply = await self._metastore.call(PollRequest(CALLER, 0, renewals=(renewal,)))
         if not reply.kept:
-            return _lost(plan, str(Refusal.STALE_TOKEN))
+            return _lost_lease(plan, str(Refusal.STALE_TOKEN))
         lease_s, stop = reply.kept[0].lease_ns / SECOND_NS, reply.kept[0].stop
         told = {"plan": str(plan), "token": str(token), "lease_s": lease_s}
         return {**told, "stop": stop} if stop else told
@@ -246,7 +246,7 @@ class PlanOrders:
         outcome = await self._report(Report(plan, FencingToken.parse(asked.token), result))
         if not outcome.accepted:
             return _outcome(report_refused(plan, outcome.refusal))
-        return PlanOutcome(plan, OutcomeName.COMPLETED, outputs=result.outputs).told()
+        return PlanOutcome(plan, OutcomeName.COMPLETED, outputs=result.outputs).as_json()
 
     async def fail(self, request: Request, asked: Failure) -> Any:
         plan, token = _plan(request), FencingToken.parse(asked.token)
@@ -254,7 +254,7 @@ class PlanOrders:
         outcome = await self._report(report)
         if not outcome.accepted:
             return _outcome(report_refused(plan, outcome.refusal))
-        return PlanOutcome(plan, OutcomeName.FAILED, cause=asked.cause).told()
+        return PlanOutcome(plan, OutcomeName.FAILED, cause=asked.cause).as_json()
 
     async def _report(self, report: Report) -> Outcome:
         reply = await self._metastore.call(PollRequest(CALLER, 0, reports=(report,)))
@@ -266,13 +266,13 @@ class PlanOrders:
         empty = tuple(TokenRange(*each) for each in asked.empty)
         found = await self._metastore.call(CommitPart(plan, token, result, empty))
         if not found.accepted:
-            return _lost(plan, found.refusal)
+            return _lost_lease(plan, found.refusal)
         told = {"plan": str(plan), "refused": list(found.refused), "stop": found.stop}
         return {**told, "down": list(found.down)}
 
     # ── roll back and clean ────────────────────────────────────────────────────────────────────
 
-    async def roll_back(self, request: Request, _asked: RollbackWish) -> Any:
+    async def roll_back(self, request: Request, _asked: RollbackOrder) -> Any:
         """Schedules it; whoever is granted the rollback carries it out, or the cleaner does."""
         plan = _plan(request)
         try:
@@ -290,7 +290,7 @@ class PlanOrders:
         try:
             keys = await self._metastore.call(ConfirmDeletes(plan, token, asked.keys))
         except LeaseLost as error:
-            return _lost(plan, str(error))
+            return _lost_lease(plan, str(error))
         return {"plan": str(plan), "token": str(token), "keys": list(keys)}
 
     async def clean(self, _request: Request, asked: CleanWish) -> Any:
@@ -301,11 +301,11 @@ class PlanOrders:
             try:
                 step = await self._metastore.call(ScheduleRollbacks(plan, token))
             except LeaseLost as error:
-                return _lost(plan, str(error))
-            return await self._cleaned(step, asked)
+                return _lost_lease(plan, str(error))
+            return await self._clean_answer(step, asked)
         if asked.dry_run or asked.rollbacks_only:
             step = await self._metastore.call(ScheduleRollbacks(None, None))
-            return await self._cleaned(step, asked)
+            return await self._clean_answer(step, asked)
         return await self._schedule_rollbacks(asked)
 
     async def _schedule_rollbacks(self, asked: CleanWish) -> Any:
@@ -316,10 +316,10 @@ class PlanOrders:
         until = time.monotonic() + CLEANING_WAIT_S
         while not (reply := await self._grant_cleaning(worker)).granted:
             assert reply.execution is not None
-            outcome = refused(reply.execution)
+            outcome = refusal_of(reply.execution)
             passes = outcome.outcome in (OutcomeName.LEASE_LIVE, OutcomeName.ALREADY_COMPLETED)
             if not passes or time.monotonic() >= until:
-                return await self._cleaned_by_another(outcome, asked)
+                return await self._answer_of_another(outcome, asked)
             await asyncio.sleep(ASK_AGAIN_S)
         (held,) = reply.granted
         start = Renewal(held.id, held.token, started=True)
@@ -327,7 +327,7 @@ class PlanOrders:
         step = await self._metastore.call(ScheduleRollbacks(held.id, held.token))
         result = PlanResult(CLEAN, (), Account(0, 0, 0))
         await self._report(Report(held.id, held.token, result))
-        return await self._cleaned(step, asked)
+        return await self._clean_answer(step, asked)
 
     async def _grant_cleaning(self, worker: WorkerId) -> PollReply:
         """The resident cleaner may take it between the two steps; it is done in a moment."""
@@ -335,12 +335,12 @@ class PlanOrders:
         assert made.plan is not None
         return await self._metastore.call(PollRequest(worker, 1, execute=made.plan))
 
-    async def _cleaned_by_another(self, outcome: PlanOutcome, asked: CleanWish) -> Any:
+    async def _answer_of_another(self, outcome: PlanOutcome, asked: CleanWish) -> Any:
         """Another cleaning has it; what is pending already can be executed all the same."""
         step = await self._metastore.call(ScheduleRollbacks(None, None))
         step = msgspec.structs.replace(step, scheduled=())
         told = {
-            **await self._cleaned(step, asked),
+            **await self._clean_answer(step, asked),
             "plan": str(outcome.plan),
             "outcome": outcome.outcome,
         }
@@ -348,8 +348,8 @@ class PlanOrders:
             return told
         return _refusal(_status(outcome), outcome.why, told)
 
-    async def _cleaned(self, step: CleanStep, asked: CleanWish) -> dict[str, Any]:
-        return _cleaned(step, asked, await self._orphans(asked))
+    async def _clean_answer(self, step: CleanStep, asked: CleanWish) -> dict[str, Any]:
+        return _clean_answer(step, asked, await self._orphans(asked))
 
     async def _orphans(self, asked: CleanWish) -> FoundOrphans:
         """A whole cleaning sweeps them too; else they are only counted."""
@@ -376,7 +376,7 @@ def _plan(request: Request) -> PlanId:
     return PlanId.parse(request.path_params["id"])
 
 
-def _cleaned(step: CleanStep, asked: CleanWish, orphans: FoundOrphans) -> dict[str, Any]:
+def _clean_answer(step: CleanStep, asked: CleanWish, orphans: FoundOrphans) -> dict[str, Any]:
     """A dry run says what would be; rollbacks that are not made yet have no id."""
     scheduled = () if asked.rollbacks_only else step.scheduled
     would = (*step.pending, *scheduled) if asked.dry_run and not asked.schedule_only else ()
@@ -399,14 +399,14 @@ def _ref(each: RollbackRef, asked: CleanWish) -> dict[str, Any]:
     return {"rollback": str(each.rollback) if made else None, "target": str(each.target)}
 
 
-def _lost(plan: PlanId, why: str) -> Response:
+def _lost_lease(plan: PlanId, why: str) -> Response:
     return _outcome(PlanOutcome(plan, OutcomeName.LOST, why=why))
 
 
 def _outcome(outcome: PlanOutcome) -> Response:
     if outcome.outcome in TAKEN:
-        return JSONResponse(outcome.told())
-    return _refusal(_status(outcome), outcome.why, outcome.told())
+        return JSONResponse(outcome.as_json())
+    return _refusal(_status(outcome), outcome.why, outcome.as_json())
 
 
 def _status(outcome: PlanOutcome) -> int:

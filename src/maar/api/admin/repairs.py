@@ -29,7 +29,7 @@ class RepairWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cancel: bool = False
 
 
-class Repairs:
+class RepairOrders:
     def __init__(self, guard: RequestGuard, metastore: Caller[Metastore]) -> None:
         self._guard = guard
         self._metastore = metastore
@@ -38,14 +38,14 @@ class Repairs:
         tenant = tenant_id(asked.tenant) if asked.tenant else self._guard.tenant(request.scope)
         job = JobId(tenant, REPAIR, asked.type)
         call = AskRepair(job, wanted=not asked.cancel, dry_run=asked.dry_run)
-        return told(await self._metastore.call(call))
+        return as_json(await self._metastore.call(call))
 
-    async def asked(self, tenant: TenantId, request: Request) -> Response:
+    async def last_asked(self, tenant: TenantId, request: Request) -> Response:
         """The last one that somebody asked for: what came of it so far."""
         query = request.query_params
         whose = tenant_id(query["tenant"]) if query.get("tenant") else tenant
         job = JobId(whose, REPAIR, query.get("type", RepairType.VNODE))
-        return JSONResponse(told(await self._metastore.call(GetAskedRepair(job))))
+        return JSONResponse(as_json(await self._metastore.call(GetAskedRepair(job))))
 
     async def status(self, _tenant: TenantId, request: Request) -> Response:
         found = await self._metastore.call(ListRepairs(request.query_params.get("tenant", "")))
@@ -55,7 +55,7 @@ class Repairs:
         return JSONResponse({"jobs": jobs, "lost": plain(found.lost)})
 
 
-def told(found: RepairTold) -> dict[str, Any]:
+def as_json(found: RepairTold) -> dict[str, Any]:
     name = f"{found.job.tenant}/{found.job.type}"
     rest: dict[str, Any] = plain(found)
     return {**rest, "job": name, "tenant": found.job.tenant, "type": found.job.type}

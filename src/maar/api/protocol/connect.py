@@ -37,7 +37,7 @@ from maar.api.protocol.grpc import (
     message_in,
     timeout_s_of,
 )
-from maar.api.protocol.wire import json_of
+from maar.api.protocol.wire import Prepared, json_of
 from maar.model.errors import InvalidInput, MaarError, Unavailable
 from maar.model.ids import TenantId
 
@@ -45,6 +45,7 @@ log = logging.getLogger("maar.api")
 
 PROTO = "application/proto"
 JSON = "application/json"
+PART_BYTES = 32  # of a message, for each of its parts
 
 # What a method gives: its message, and headers to send along.
 Reply = tuple[Any, dict[str, str] | None]
@@ -174,12 +175,19 @@ class Unary:
             reply, headers = await work
         else:
             reply, headers = await self._in_time(work, receive, deadline_s)
-        if spoken.codec == JSON:
+        return spoken.answer(await self._encode(spoken.codec, reply), headers)
+
+    async def _encode(self, codec: str, reply: Any) -> bytes:
+        if isinstance(reply, Prepared):
+            if codec == JSON:
+                size = PART_BYTES * reply.parts
+                return await self.guard.parse(size, lambda: msgspec.json.encode(reply.json()))
+            reply = reply.message()
+        if codec == JSON:
             size = reply.ByteSize()
-            content = await self.guard.parse(size, lambda: msgspec.json.encode(json_of(reply)))
-        else:
-            content = reply.SerializeToString()
-        return spoken.answer(content, headers)
+            return await self.guard.parse(size, lambda: msgspec.json.encode(json_of(reply)))
+        content: bytes = reply.SerializeToString()
+        return content
 
     async def _work(
         self, held: ExitStack, tenant: TenantId, codec: str, body: bytes, hold: BodyShare

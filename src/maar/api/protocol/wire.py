@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from functools import cache
 from math import copysign
-from typing import Any
+from typing import Any, NamedTuple
 
 from maar.model.messages import messages
 
@@ -116,6 +116,14 @@ SelectMergeStacktracesRequest = _message("querier.v1.SelectMergeStacktracesReque
 SelectMergeStacktracesResponse = _message("querier.v1.SelectMergeStacktracesResponse")
 SelectSeriesRequest = _message("querier.v1.SelectSeriesRequest")
 SelectSeriesResponse = _message("querier.v1.SelectSeriesResponse")
+
+
+class Prepared(NamedTuple):
+    """An answer of many small parts, made as the client wants it: as JSON without a message."""
+
+    message: Callable[[], Any]
+    json: Callable[[], dict[str, Any]]  # as `json_of` would make it of the message
+    parts: int  # about how many
 
 
 def json_of(message: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ YES = ("1", "true", "yes")
 R = TypeVar("R")
 
 
-class Missing:
+class MissingBlocks:
     """The blocks that one answer lacks, with the times of their first and last profiles."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Missing:
         return f"blocks={len(self.blocks)} from={_moment(start)} until={_moment(end)}"
 
 
-_asked: ContextVar[Missing | None] = ContextVar("asked", default=None)
+_asked: ContextVar[MissingBlocks | None] = ContextVar("asked", default=None)
 
 
 class PartlyEngine:
@@ -66,7 +66,7 @@ class PartlyEngine:
             return await self._left(request, missing)
         return await self._engine.call(request)
 
-    async def _left(self, request: ScopedCall[R], missing: Missing) -> R:
+    async def _left(self, request: ScopedCall[R], missing: MissingBlocks) -> R:
         for _ in range(ROUNDS_MAX):
             try:
                 answer: R = await self._engine.call(request)
@@ -91,7 +91,7 @@ class Partly:
 
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         # Said of every request: one that is pipelined begins in the context of the one before it.
-        missing = Missing() if scope["type"] == "http" and _allows(scope) else None
+        missing = MissingBlocks() if scope["type"] == "http" and _allows(scope) else None
 
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start" and missing and missing.blocks:

@@ -21,9 +21,11 @@ from maar.ports.query import (
     ListLabelValues,
     ListProfileTypes,
     ListSeries,
+    Point,
     QueryEngine,
     Scope,
     SelectSeries,
+    SeriesPoints,
 )
 from maar.query.decide.select import profile_type_of
 from maar.query.decide.selector import parse_selector
@@ -82,10 +84,7 @@ class Querier:
         label_names = _names(request.label_names)
         for scope in self._scopes(tenant, request):
             found.update(await self._engine.call(ListSeries(scope, label_names)))
-        reply = wire.SeriesResponse()
-        for labels in sorted(found):
-            _add_labels(reply.labels_set.add(), labels)
-        return reply, None
+        return label_sets_reply(sorted(found)), None
 
     async def select_merge_stacktraces(self, tenant: TenantId, request: Any) -> Reply:
         if request.format not in FLAMEGRAPH_FORMATS:
@@ -129,13 +128,7 @@ class Querier:
                 limit=max(0, min(request.limit, SERIES_LIMIT_MAX)),
             )
         )
-        reply = wire.SelectSeriesResponse()
-        for one in found:
-            series = reply.series.add()
-            _add_labels(series, one.labels)
-            for point in one.points:
-                series.points.add(value=point.value, timestamp=point.time_ms)
-        return reply, None
+        return series_reply(found), None
 
     def _range(self, request: Any) -> TimeRange:
         return range_of_ms(request.start, request.end, whole=self._whole_range())
@@ -215,6 +208,70 @@ def _aggregation(number: int) -> str:
     if number not in AGGREGATIONS:
         raise InvalidInput(f"aggregation {number} is neither 0 (sum) nor 1 (avg)", reason="request")
     return AGGREGATIONS[number]
+
+
+def label_sets_reply(found: Sequence[Labels]) -> wire.Prepared:
+    """A SeriesResponse."""
+
+    def message() -> Any:
+        reply = wire.SeriesResponse()
+        for labels in found:
+            _add_labels(reply.labels_set.add(), labels)
+        return reply
+
+    def plain() -> dict[str, Any]:
+        sets = [{"labels": _plain_labels(labels)} if labels else {} for labels in found]
+        return {"labelsSet": sets} if sets else {}
+
+    return wire.Prepared(message, plain, parts=sum(map(len, found)))
+
+
+def series_reply(found: Sequence[SeriesPoints]) -> wire.Prepared:
+    """A SelectSeriesResponse."""
+
+    def message() -> Any:
+        reply = wire.SelectSeriesResponse()
+        for one in found:
+            series = reply.series.add()
+            _add_labels(series, one.labels)
+            for point in one.points:
+                series.points.add(value=point.value, timestamp=point.time_ms)
+        return reply
+
+    def plain() -> dict[str, Any]:
+        rows: list[dict[str, Any]] = []
+        for one in found:
+            row: dict[str, Any] = {"labels": _plain_labels(one.labels)} if one.labels else {}
+            if one.points:
+                row["points"] = [_plain_point(point) for point in one.points]
+            rows.append(row)
+        return {"series": rows} if rows else {}
+
+    return wire.Prepared(message, plain, parts=sum(len(one.points) + 4 for one in found))
+
+
+def _plain_labels(labels: Labels) -> list[dict[str, str]]:
+    return [
+        {"name": name, "value": value} if name and value else _plain_label(name, value)
+        for name, value in labels
+    ]
+
+
+def _plain_label(name: str, value: str) -> dict[str, str]:
+    """What is the default is left out."""
+    return {key: text for key, text in (("name", name), ("value", value)) if text}
+
+
+def _plain_point(point: Point) -> dict[str, Any]:
+    """Likewise; -0.0 is no default."""
+    if point.value and point.time_ms:
+        return {"value": point.value, "timestamp": str(point.time_ms)}
+    found: dict[str, Any] = {}
+    if point.value or math.copysign(1.0, point.value) < 0:
+        found["value"] = point.value
+    if point.time_ms:
+        found["timestamp"] = str(point.time_ms)
+    return found
 
 
 def _add_labels(target: Any, labels: Labels) -> None:

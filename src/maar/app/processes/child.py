@@ -23,24 +23,34 @@ def main() -> None:
     import msgspec
     import uvloop
 
-    from maar.app.processes import logs
+    from maar.app.processes import idle, logs
     from maar.app.roles import run
+    from maar.app.roles.wiring import Fronts
     from maar.app.settings.config import Settings
 
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
     logs.configure(role=role, form=settings.server.log_format, level=settings.server.log_level)
     listener = socket.socket(fileno=listen_fd) if listen_fd >= 0 else None
-    names = run.roles_of(run.ProcessName(role))
-    job = run.run(settings, names, listener, restarts=restarts, started=beats.mark_running)
-    leave(uvloop.run(_beating(job, beats)))
+    child = run.child_named(role)
+    job = run.run(
+        settings,
+        child.roles,
+        listener,
+        restarts=restarts,
+        started=beats.mark_running,
+        fronts=Fronts(settings.server.fronts, child.number),
+    )
+    leave(uvloop.run(_beside(job, beats.go_on(), idle.give_back_when_idle())))
 
 
-async def _beating(job: Coroutine[Any, Any, int], beats: Beats) -> int:
-    going_on = asyncio.create_task(beats.go_on())
+async def _beside(job: Coroutine[Any, Any, int], *others: Coroutine[Any, Any, None]) -> int:
+    """The job, and what goes on for as long as it does."""
+    going_on = [asyncio.create_task(other) for other in others]
     try:
         return await job
     finally:
-        going_on.cancel()
+        for task in going_on:
+            task.cancel()
 
 
 if __name__ == "__main__":

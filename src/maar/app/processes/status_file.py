@@ -21,6 +21,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0  # for whatever reason
     hangs: int = 0  # of these, because it sent no heartbeat
     hung_at_ns: int = 0  # wall time of the last one
+    runs: bool = True  # False: it has ended, and is about to be started again
 
 
 class SupervisorStatus(msgspec.Struct, frozen=True):

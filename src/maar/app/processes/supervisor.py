@@ -27,8 +27,8 @@ from maar.app.processes.process import CANNOT_RUN, compiled_code, lock_directory
 from maar.app.processes.status_file import ProcessState
 from maar.app.processes.watcher import session_members
 from maar.app.roles.replica import replica_place
-from maar.app.roles.run import ProcessName
-from maar.app.roles.wiring import make_new_stores
+from maar.app.roles.run import Child, ProcessName, children_of
+from maar.app.roles.wiring import RUN, make_new_stores
 from maar.app.settings.config import Settings
 from maar.app.settings.sections import RoleAddresses
 from maar.background import cancel, wait_any
@@ -57,12 +57,12 @@ def serve(settings: Settings) -> int:
     replica_place(settings.apart())
     with lock_directory(settings.data_dir), listen(settings) as listener:
         check_java()
-        run_dir = _fresh_run_dir(settings.data_dir)
+        run_dir = fresh_run_dir(settings.data_dir)
         try:
             return asyncio.run(Supervisor(with_sockets(settings, run_dir), listener).run())
         finally:
             shutil.rmtree(run_dir, ignore_errors=True)
-            (settings.data_dir / "run").unlink(missing_ok=True)
+            (settings.data_dir / RUN).unlink(missing_ok=True)
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -94,25 +94,30 @@ def stop_signals() -> list[signal.Signals]:
 
 
 class Supervisor:
-    """Keeps processes alive; FRONT, or else WORKER, serves the listening socket."""
+    """Keeps processes alive; the fronts, or else the worker, serve the listening socket.
+
+    Several fronts share that one socket: a connection that one has not taken, since it died, waits
+    for the others.
+    """
 
     def __init__(
         self,
         settings: Settings,
         listener: socket.socket,
         *,
-        roles: tuple[ProcessName, ...] = tuple(ProcessName),
+        roles: tuple[Child, ...] = (),  # none: all
     ) -> None:
         self._listener = listener
         self._url = url_of(listener)
         self._settings = settings
-        self._roles = roles
-        self._listens = ProcessName.FRONT if ProcessName.FRONT in roles else ProcessName.WORKER
-        self.children: dict[ProcessName, Process] = {}
+        self._roles = roles = roles or children_of(settings.server.fronts)
+        self._serves = any(role.process is ProcessName.FRONT for role in roles)
+        self._listens = ProcessName.FRONT if self._serves else ProcessName.WORKER
+        self.children: dict[Child, Process] = {}
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._exit_code = 0
-        self.states = {role: ProcessState(process=role) for role in roles}
+        self.states = {role: ProcessState(process=str(role)) for role in roles}
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -145,17 +150,18 @@ class Supervisor:
         log.info("stopping signal=%s", signal.Signals(number).name)
         self.stop()
 
-    async def _keep(self, role: ProcessName) -> None:
+    async def _keep(self, role: Child) -> None:
         """Run a role's process, again and again, until maar stops."""
         failures = restarts = 0
         while not self._stopping.is_set():
             began = time.monotonic()
-            self._tell(role, restarts=restarts)
+            self._tell(role, restarts=restarts, runs=True)
             code = await self.live(role, restarts)
+            self._tell(role, runs=False)
             restarts += 1
             if self._stopping.is_set():
                 break
-            if code == CANNOT_RUN and not (role is ProcessName.WORKER and restarts > 1):
+            if code == CANNOT_RUN and not (role.process is ProcessName.WORKER and restarts > 1):
                 # A worker that ran before is restarted: pushes and queries work without it.
                 log.error("role cannot run with these settings, stopping maar child=%s", role)
                 self._exit_code = EXIT_CANNOT_RUN
@@ -166,7 +172,7 @@ class Supervisor:
             log.warning("role ended child=%s code=%d restart_in_s=%.1f", role, code, delay_s)
             await wait_any(delay_s, self._stopping)
 
-    async def live(self, role: ProcessName, restarts: int) -> int:
+    async def live(self, role: Child, restarts: int) -> int:
         """Run a role's process once; its exit code."""
         try:
             process, beats = await self._start_with_pipe(role, restarts)
@@ -181,7 +187,7 @@ class Supervisor:
         await pump
         return code
 
-    async def _start_with_pipe(self, role: ProcessName, restarts: int) -> tuple[Process, int]:
+    async def _start_with_pipe(self, role: Child, restarts: int) -> tuple[Process, int]:
         """The process, and the end of the pipe that its heartbeats come from."""
         ours, theirs = os.pipe()
         try:
@@ -192,7 +198,7 @@ class Supervisor:
         finally:
             os.close(theirs)
 
-    async def _watch(self, role: ProcessName, pipe: int) -> None:
+    async def _watch(self, role: Child, pipe: int) -> None:
         """Kill the role's process when it sends no heartbeat for too long; it is then restarted."""
         heart = Heart(self._settings.server.hung_after_s)
         loop = asyncio.get_running_loop()
@@ -217,7 +223,7 @@ class Supervisor:
             loop.remove_reader(pipe)
             os.close(pipe)
 
-    async def _end_of_a_hang(self, role: ProcessName, heart: Heart) -> None:
+    async def _end_of_a_hang(self, role: Child, heart: Heart) -> None:
         log.error(
             "role hangs: no heartbeat for %.0f s, it is restarted; nothing that was "
             "acknowledged is lost. Unless it was stopped, its stacks follow. See %s child=%s",
@@ -231,22 +237,22 @@ class Supervisor:
         await asyncio.sleep(LAST_WORDS_S)
         self._send(role, signal.SIGKILL)
 
-    def _tell(self, role: ProcessName, **changes: int) -> None:
+    def _tell(self, role: Child, **changes: int) -> None:
         """Write the status file for the front, which answers `maar status`."""
         self.states[role] = msgspec.structs.replace(self.states[role], **changes)
-        if ProcessName.FRONT not in self._roles:
+        if not self._serves:
             return
         try:
             status_file.write(self._settings.data_dir, list(self.states.values()))
         except OSError as error:
             log.warning("status file of the processes not written cause=%s", error)
 
-    async def _start(self, role: ProcessName, restarts: int, beats: int) -> Process:
-        fd = self._listener.fileno() if role is self._listens else -1
+    async def _start(self, role: Child, restarts: int, beats: int) -> Process:
+        fd = self._listener.fileno() if role.process is self._listens else -1
         # A session of its own: Ctrl-C in a terminal reaches the supervisor alone.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "maar.app.processes.child", role),
+            *("-m", "maar.app.processes.child", str(role)),
             *map(str, (os.getpid(), fd, beats, restarts)),
             stdin=PIPE,
             stdout=PIPE,
@@ -256,6 +262,7 @@ class Supervisor:
             env={
                 **compiled_code(self._settings.data_dir),
                 "MALLOC_ARENA_MAX": "2",  # else every thread keeps what it has freed
+                "ARROW_DEFAULT_MEMORY_POOL": "system",  # its own one keeps as much again
                 **os.environ,
                 "GRPC_ENABLE_FORK_SUPPORT": "0",
                 "PYTHONUNBUFFERED": "1",
@@ -272,7 +279,7 @@ class Supervisor:
             process.stdin.close()
         return process
 
-    async def _pump(self, role: ProcessName, process: Process) -> None:
+    async def _pump(self, role: Child, process: Process) -> None:
         """Pass a child's lines on; those that are not ours (the JVM's) get our form."""
         assert process.stdout is not None
         rest = b""
@@ -286,7 +293,7 @@ class Supervisor:
         if rest:
             self._emit(role, rest)
 
-    def _emit(self, role: ProcessName, raw: bytes) -> None:
+    def _emit(self, role: Child, raw: bytes) -> None:
         text = raw.decode(errors="replace").rstrip()
         if not text:
             return
@@ -295,7 +302,7 @@ class Supervisor:
                 text,
                 time_s=time.time(),
                 level="info",
-                role=role,
+                role=str(role),
                 logger="output",
                 form=self._settings.server.log_format,
             )
@@ -316,27 +323,30 @@ class Supervisor:
                 await asyncio.sleep(0.3)
 
     async def _end_all(self) -> None:
-        """The front flushes while the metastore still answers; the metastore goes last."""
+        """Whoever needs another process ends before it; the metastore goes last."""
         self._listener.close()
-        await asyncio.gather(self._end(ProcessName.FRONT), self._end(ProcessName.WORKER))
-        await self._end(ProcessName.QUERY)
-        await self._end(ProcessName.METASTORE)
+        for processes in (
+            (ProcessName.FRONT, ProcessName.WORKER),
+            (ProcessName.SEGMENT_WRITER,),  # it writes what the fronts have handed over
+            (ProcessName.QUERY,),
+            (ProcessName.METASTORE,),
+        ):
+            ending = [role for role in self.children if role.process in processes]
+            await asyncio.gather(*map(self._end, ending))
 
-    async def _end(self, role: ProcessName) -> None:
-        process = self.children.get(role)
-        if process is None:
-            return
+    async def _end(self, role: Child) -> None:
+        process = self.children[role]
         self._send(role, signal.SIGKILL if self._forced.is_set() else signal.SIGTERM)
         try:
             await asyncio.wait_for(process.wait(), self._settings.server.drain_s + KILL_MARGIN_S)
         except TimeoutError:
             log.warning("role did not end in time, killed child=%s", role)
-            if role is not ProcessName.WORKER:  # no client waits for the worker
+            if role.process is not ProcessName.WORKER:  # no client waits for the worker
                 self._exit_code = self._exit_code or EXIT_FORCED
             self._send(role, signal.SIGKILL)
             await process.wait()
 
-    def _send(self, role: ProcessName, number: int) -> None:
+    def _send(self, role: Child, number: int) -> None:
         process = self.children[role]
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -363,9 +373,9 @@ def with_sockets(settings: Settings, run_dir: Path) -> Settings:
     return msgspec.structs.replace(settings, roles=addresses)
 
 
-def _fresh_run_dir(data_dir: Path) -> Path:
+def fresh_run_dir(data_dir: Path) -> Path:
     """A private directory for sockets; that of a killed predecessor is removed."""
-    link = data_dir / "run"
+    link = data_dir / RUN
     if link.is_symlink():
         old = link.readlink()
         if old.name.startswith(RUN_PREFIX):

@@ -14,7 +14,7 @@ from random import Random
 
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.rpc import Channel, MetastoreClient
+from maar.adapters.rpc import Channel, MetastoreClient, serve_role
 from maar.adapters.system_clock import SystemClock
 from maar.api.admin.admin import no_disks
 from maar.api.admin.placement import placement_reader
@@ -24,11 +24,25 @@ from maar.api.guard import RequestGuard
 from maar.api.hosts import hosts_of
 from maar.app.http.gate import Gate
 from maar.app.http.server import HttpServer
+from maar.app.http.turns import ConnectionCounts
 from maar.app.processes import status_file
 from maar.app.processes.status_file import ProcessState
-from maar.app.roles.readiness import MetastoreRole, Readiness
+from maar.app.roles.disks import disks_of
+from maar.app.roles.readiness import WRITER, MetastoreRole, Readiness
+from maar.app.roles.segment import public_address
+from maar.app.roles.shares import retries_of, share_of
 from maar.app.roles.troubles import Troubles
-from maar.app.roles.wiring import Here, build_stores, first_end, new_registry
+from maar.app.roles.wiring import (
+    OWN_WRITER,
+    Fronts,
+    Here,
+    RoleStatus,
+    build_stores,
+    first_end,
+    new_registry,
+    private_address,
+    run_directory,
+)
 from maar.app.settings.config import Settings
 from maar.app.settings.tenants import Tenants
 from maar.background import cancel
@@ -36,6 +50,7 @@ from maar.distributor.agent import PlacementAgent
 from maar.distributor.periods import RetentionPeriods
 from maar.distributor.rings import FollowedRings
 from maar.distributor.service import Distributor, Router
+from maar.distributor.shared_rates import LeasedRates, PushRates
 from maar.model.errors import MaarError, Unavailable
 from maar.model.ids import Zone
 from maar.ports.object_store import ObjectStore
@@ -44,14 +59,17 @@ from maar.pprof.compile_once import doing
 
 log = logging.getLogger("maar.front")
 
+SIBLING_S = 0.5  # for another front to say that it is there; a health check waits for it
+
 
 @asynccontextmanager
 async def run(
     settings: Settings, here: Here, listener: socket.socket, *, pushes: bool, asks: bool
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Gives the task that ends when the HTTP server does, or something that it follows."""
-    registry, clock = new_registry("front"), SystemClock()
+    registry, clock, fronts = new_registry("front"), SystemClock(), here.fronts
     here.registries.append(registry)
+    limits = share_of(settings.api, fronts.of)
     troubles = Troubles()
     stores = build_stores(settings, told=troubles.note)
     store, metastore = stores.home, MetastoreClient(settings.roles.metastore)
@@ -60,6 +78,8 @@ async def run(
     others: dict[str, MetastoreRole | Channel] = {
         "metastore": MetastoreRole(settings.roles.metastore, own=own)
     }
+    if fronts.several:  # the segment writer, which else measures them, is elsewhere
+        here.disks = disks_of(settings, clock)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(metastore.close)
         distributor, asked, whether_placed = None, None, always
@@ -89,20 +109,35 @@ async def run(
             )
             following.append(asyncio.create_task(troubles.tell(metastore)))
             stack.push_async_callback(cancel, following[-1])
-        for other in others.values():
+        siblings: dict[str, Channel] = {}
+        if fronts.several:
+            others[WRITER] = Channel(private_address(settings, OWN_WRITER))
+            siblings = {name: _sibling(settings, name) for name in fronts.others()}
+        for other in (*others.values(), *siblings.values()):
             stack.push_async_callback(other.close)
         readiness = Readiness(
             others,
-            store if here.writer is not None else None,
+            store if here.writer is not None or fronts.several else None,
             clock,
             pushes=pushes,
             asks=asks,
             placed=whether_placed,
             disks=here.disks,
+            front=fronts.name() if fronts.several else "",
+            siblings=siblings,
         )
-        guard, gate = RequestGuard(settings.api, registry), Gate(settings.api, registry)
+        guard, gate = RequestGuard(limits, registry), Gate(limits, registry)
+        counts = None
+        if fronts.several:
+            told = RoleStatus(registry, whether_placed)
+            served = await serve_role(private_address(settings, fronts.name()), told)
+            stack.push_async_callback(served.stop)
+            counts = ConnectionCounts(
+                run_directory(settings) / "connections", fronts=fronts.of, number=fronts.number
+            )
+            stack.callback(counts.close)
         app = build_app(
-            settings.api,
+            limits,
             here.registries,
             readiness,
             partial(_metrics, readiness, settings),
@@ -114,8 +149,10 @@ async def run(
                 settings.server.allowed_hosts,
                 own_name=socket.gethostname(),
             ),
+            degraded=readiness.degradation,
+            shows_own=not fronts.several,  # the segment writer has the sum of all
         )
-        server = HttpServer(app, drain_s=settings.server.drain_s, gate=gate)
+        server = HttpServer(app, drain_s=settings.server.drain_s, gate=gate, counts=counts)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         life = asyncio.create_task(first_end(serving, *following))
         stack.push_async_callback(_wait_all, serving, life)  # before what they need is closed
@@ -128,7 +165,7 @@ async def run(
 def _rules_store(stores: Stores) -> ObjectStore:
     """Placement rules are in the first store; who cannot reach it places by the defaults."""
     try:
-        return stores.named(stores.names()[0])
+        return stores.open(stores.names()[0])
     except Unavailable as error:
         log.warning("placement rules not read, the default ones are used cause=%s", error)
         return stores.home
@@ -144,24 +181,29 @@ async def _distributing(
     registry: CollectorRegistry,
 ) -> AsyncIterator[tuple[Distributor, Callable[[], str], list[asyncio.Task[None]]]]:
     """The distributor, whether it knows where to send profiles, and what it follows."""
-    ring = settings.ring
+    ring, fronts = settings.ring, here.fronts
     tenants = Tenants(settings)
+    rates: PushRates | None = None
+    keeper: Channel | None = None
+    if fronts.several:
+        keeper = Channel(private_address(settings, OWN_WRITER))
+        rates = LeasedRates(keeper, sharers=fronts.of)
     periods = RetentionPeriods(settings.retention.default_ns)
     rings = FollowedRings(Zone(ring.zone))
     agent = PlacementAgent(store, metastore, registry)
     router = Router(
-        settings.routing,
+        retries_of(settings.routing, fronts.of),
         rings,
         lambda: agent.rules,
         tenants.placement,
-        partial(Channel, deadline_s=settings.routing.deadline_ms / 1000),
+        partial(_writer_channel, settings, fronts),
         clock,
         Random(secrets.randbits(64)),
         registry,
         local=here.writer,
     )
     distributor = Distributor(
-        settings.limits, router, clock, registry, periods, rate_of=tenants.rate
+        settings.limits, router, clock, registry, periods, rate_of=tenants.rate, rates=rates
     )
     following = [
         asyncio.create_task(work)
@@ -179,6 +221,19 @@ async def _distributing(
         await cancel(*following)
         distributor.close()
         await router.close()
+        if keeper is not None:
+            await keeper.close()
+
+
+def _writer_channel(settings: Settings, fronts: Fronts, address: str) -> Channel:
+    """To a segment writer of the ring; that of this host is nearer by its private socket."""
+    if fronts.several and address == public_address(settings):
+        address = private_address(settings, OWN_WRITER)
+    return Channel(address, deadline_s=settings.routing.deadline_ms / 1000)
+
+
+def _sibling(settings: Settings, name: str) -> Channel:
+    return Channel(private_address(settings, name), deadline_s=SIBLING_S)
 
 
 async def _metrics(readiness: Readiness, settings: Settings) -> list[str]:

@@ -21,6 +21,7 @@ from maar.ports.role import GetMetrics, GetReadiness, Role
 log = logging.getLogger("maar.front")
 
 STORE_CHECK_NS = 5_000_000_000
+WRITER = "segment-writer"  # when it is a process beside this one
 PUSH, QUERY = DUTIES
 
 
@@ -65,6 +66,14 @@ async def _why_not(role: Caller[Role]) -> str:
         return str(error)
 
 
+async def _answers(role: Caller[Role]) -> bool:
+    try:
+        await role.call(GetReadiness())
+    except MaarError:
+        return False
+    return True
+
+
 class Readiness:
     """/ready of the front, and the metrics of the roles behind it."""
 
@@ -78,8 +87,12 @@ class Readiness:
         asks: bool,  # it answers queries; the worker may be away: compaction waits
         placed: Callable[[], str],  # whether it is known where to send profiles
         disks: Disks | None = None,  # that pushes need
+        front: str = "",  # its own name, when there are several
+        siblings: Mapping[str, Caller[Role]] | None = None,  # other fronts of the same port
     ) -> None:
         self._others = others
+        self._front = front
+        self._siblings = siblings or {}
         self._duties = [duty for duty, has in ((PUSH, pushes), (QUERY, asks)) if has]
         self._placed = placed
         self._disks = disks
@@ -98,14 +111,21 @@ class Readiness:
         failing = zip(duties, found, strict=True)
         return "\n".join(f"{name}: {why}" for name, why in failing if why)
 
+    async def degradation(self) -> str:
+        """Which of the other fronts do not serve the port, and why; that leaves us ready."""
+        found = await asyncio.gather(*map(_why_not, self._siblings.values()))
+        named = zip(self._siblings, found, strict=True)
+        return "\n".join(f"degraded: {name}: {why}" for name, why in named if why)
+
     async def _trouble(self, duty: str) -> str:
         """Why pushes or queries cannot be served, in sentences."""
         if duty == PUSH:
-            asked = (self._role("metastore"), self._writable())
+            roles = ["metastore", *([WRITER] if WRITER in self._others else [])]
+            asked = (*map(self._role, roles), self._writable())
             no_room = self._disks.no_room() if self._disks else ""
             reasons = [*await asyncio.gather(*asked), self._placed(), no_room]
         else:
-            asked = (self._role("metastore"), self._role("query"))
+            asked = tuple(map(self._role, ("metastore", "query")))
             no_room = self._disks.no_room_to_read() if self._disks else ""
             reasons = [*await asyncio.gather(*asked), no_room]
         return "; ".join(reason for reason in reasons if reason)
@@ -114,10 +134,11 @@ class Readiness:
         """The metrics of the other roles; a role that does not answer is missing, and `up` is 0."""
         names = list(self._others)
         texts = await asyncio.gather(*(self._metrics(name) for name in names))
-        up = "".join(
-            f'maar_role_up{{role="{name}"}} {int(bool(text))}\n'
-            for name, text in zip(names, texts, strict=True)
-        )
+        answers = dict(zip(names, map(bool, texts), strict=True))
+        reached = await asyncio.gather(*map(_answers, self._siblings.values()))
+        answers |= {self._front: True} if self._front else {}
+        answers |= zip(self._siblings, reached, strict=True)
+        up = "".join(f'maar_role_up{{role="{name}"}} {int(up)}\n' for name, up in answers.items())
         heading = "# HELP maar_role_up Whether the role answers.\n# TYPE maar_role_up gauge\n"
         return [*texts, heading + up]
 

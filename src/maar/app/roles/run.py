@@ -9,10 +9,10 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from maar.app.processes.process import CANNOT_RUN
-from maar.app.roles.wiring import Here, make_new_stores
+from maar.app.roles.wiring import ALONE, Fronts, Here, make_new_stores
 from maar.app.settings.config import Settings
 from maar.model.errors import Corrupt, InvalidInput, MaarError
 from maar.ports.runner import RunnerDied
@@ -38,16 +38,49 @@ class ProcessName(StrEnum):
 
     METASTORE = "metastore"
     QUERY = "query"
+    SEGMENT_WRITER = "segment-writer"  # beside several fronts; a single one has it in its process
     FRONT = "front"
     WORKER = "worker"
+
+
+class Child(NamedTuple):
+    """One process of `maar serve`. Fronts that share the port are numbered from 1."""
+
+    process: ProcessName
+    number: int = 0  # 0: there is only one
+
+    def __str__(self) -> str:
+        return f"{self.process}-{self.number}" if self.number else str(self.process)
+
+    @property
+    def roles(self) -> tuple[RoleName, ...]:
+        if self.process is not ProcessName.FRONT:
+            return (RoleName(self.process),)
+        return _HTTP if self.number else FRONT
 
 
 FRONT = (RoleName.SEGMENT_WRITER, RoleName.DISTRIBUTOR, RoleName.API)
 _HTTP = (RoleName.DISTRIBUTOR, RoleName.API)  # they share one server in a process
 
 
-def roles_of(process: ProcessName) -> tuple[RoleName, ...]:
-    return FRONT if process is ProcessName.FRONT else (RoleName(process),)
+def children_of(fronts: int) -> tuple[Child, ...]:
+    """The processes of `maar serve` with so many fronts: several leave the shards to one writer."""
+    found: list[Child] = []
+    for process in ProcessName:
+        if process is ProcessName.FRONT:
+            numbers = range(1, fronts + 1) if fronts > 1 else (0,)
+            found += [Child(process, number) for number in numbers]
+        elif process is not ProcessName.SEGMENT_WRITER or fronts > 1:
+            found.append(Child(process))
+    return tuple(found)
+
+
+def child_named(text: str) -> Child:
+    """ValueError when there is none of that name."""
+    if text in tuple(ProcessName):
+        return Child(ProcessName(text))
+    process, _, number = text.rpartition("-")
+    return Child(ProcessName(process), int(number))
 
 
 def roles_named(text: str) -> tuple[RoleName, ...]:
@@ -68,10 +101,12 @@ async def run(
     *,
     restarts: int = 0,
     started: Callable[[], None] = lambda: None,
+    fronts: Fronts = ALONE,
 ) -> int:
     """Run the roles until SIGTERM or SIGINT, or until one of them ends; returns the exit code.
 
-    `started` is called when all of them run and the event loop is responsive.
+    `started` is called when all of them run and the event loop is responsive. `fronts` says how
+    many share the port, and which of them this is.
     """
     make_new_stores(settings)
     stop = asyncio.Event()
@@ -82,7 +117,7 @@ async def run(
     try:
         async with AsyncExitStack() as stack:
             lives: list[asyncio.Task[Any]] = [stopped]
-            for start in _starts(settings, names, listener, restarts, stop):
+            for start in _starts(settings, names, listener, restarts, stop, fronts):
                 if not stop.is_set():
                     life = await stack.enter_async_context(start())
                     lives += [life] if life is not None else []
@@ -115,6 +150,7 @@ def _starts(
     listener: socket.socket | None,
     restarts: int,
     stop: asyncio.Event,
+    fronts: Fronts,
 ) -> Iterator[Callable[[], Role]]:
     """Each role's modules are imported where it runs: the metastore needs no Spark.
 
@@ -123,7 +159,7 @@ def _starts(
     """
     http = any(name in names for name in _HTTP)
     writes = RoleName.SEGMENT_WRITER in names
-    here = Here()
+    here = Here(fronts=fronts)
     if RoleName.METASTORE in names:
         from maar.app.roles import metastore
 

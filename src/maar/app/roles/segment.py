@@ -6,29 +6,35 @@ import asyncio
 import secrets
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
-from maar.adapters.rpc import MetastoreClient, serve_writer
+from maar.adapters.rpc import Channel, MetastoreClient, serve_writer
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles.disks import disks_of
+from maar.app.roles.front_pages import FrontPages
 from maar.app.roles.health_http import serve_health
 from maar.app.roles.wiring import (
+    OWN_WRITER,
+    Fronts,
     Here,
     LocalWriter,
     RoleStatus,
     build_store,
     new_registry,
+    private_address,
     writer_node,
 )
 from maar.app.settings.config import ANY_HOST, Settings, host_and_port
 from maar.background import cancel
+from maar.distributor.shared_rates import KeptRates
 from maar.model.errors import InvalidInput, MaarError
 from maar.model.ids import Zone
 from maar.model.ring import Writer, WriterState
 from maar.segment.membership import Membership
 from maar.segment.service import SegmentService
 
+PAGE_S = 1.0  # for the metrics of a front; whoever scrapes waits for the slowest
 HEARD_WITHIN = 1.5  # ring refreshes until all distributors know that we drain
 
 
@@ -75,7 +81,10 @@ async def run(
     here.writer = LocalWriter(node, service)
     here.registries.append(registry)
     life = asyncio.create_task(_live(member, service))
-    async with serve_health(told, registry, listener):
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serve_health(told, registry, listener))
+        if here.fronts.several:
+            await stack.enter_async_context(_serve_fronts(settings, here.fronts, service, told))
         try:
             yield life
         finally:
@@ -88,6 +97,29 @@ async def run(
             await member.leave()
             await server.stop()
             await metastore.close()
+
+
+@asynccontextmanager
+async def _serve_fronts(
+    settings: Settings, fronts: Fronts, service: SegmentService, told: RoleStatus
+) -> AsyncIterator[None]:
+    """What several fronts of this host have in common: the shards, and with them the memory for
+    profiles; the rates of tenants; and one page of metrics.
+    """
+    addresses = {name: private_address(settings, name) for name in fronts.all_names()}
+    pages = {name: Channel(each, deadline_s=PAGE_S) for name, each in addresses.items()}
+    async with AsyncExitStack() as stack:
+        for channel in pages.values():
+            stack.push_async_callback(channel.close)
+        sums = FrontPages(pages)
+        whole = told.with_page(sums.text)
+        following = asyncio.create_task(sums.follow())
+        stack.push_async_callback(cancel, following)
+        server = await serve_writer(
+            private_address(settings, OWN_WRITER), service, whole, rates=KeptRates(SystemClock())
+        )
+        stack.push_async_callback(server.stop)
+        yield
 
 
 def public_address(settings: Settings) -> str:

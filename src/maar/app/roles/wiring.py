@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,8 @@ from maar.ports.object_store import ObjectStore
 from maar.ports.segment_writer import SegmentWriter
 from maar.ports.stores import Stores, ignore
 
+RUN = "run"  # in the data directory: a link to where the sockets are
+OWN_WRITER = "own-writer"  # where the fronts of this host reach their segment writer
 SEEN_STORES = "seen-stores"  # a file for each, in the data directory
 
 
@@ -47,6 +49,16 @@ def writer_node(settings: Settings) -> NodeId:
     return NodeId(settings.ring.node or f"{socket.gethostname()}{port}")
 
 
+def private_address(settings: Settings, name: str) -> str:
+    """Where processes of one `maar serve` meet."""
+    return f"unix:{run_directory(settings)}/{name}.sock"
+
+
+def run_directory(settings: Settings) -> Path:
+    """What the supervisor made for them."""
+    return (settings.data_dir / RUN).readlink()
+
+
 def build_store(settings: Settings) -> ObjectStore:
     """The home store of this process."""
     return build_stores(settings).home
@@ -57,7 +69,7 @@ def build_first_store(settings: Settings) -> ObjectStore:
     and deletions) is there, for the processes of every zone.
     """
     stores = build_stores(settings)
-    return stores.named(stores.names()[0])
+    return stores.open(stores.names()[0])
 
 
 def build_stores(settings: Settings, *, told: Callable[[Trouble], None] = ignore) -> Stores:
@@ -112,10 +124,38 @@ def etcd_settings(settings: Settings, place: EtcdPlace) -> EtcdSettings:
     return EtcdSettings(endpoints=place.endpoints, prefix=place.prefix, **access)
 
 
+class Fronts(NamedTuple):
+    """The fronts of one `maar serve`, and which of them this process is."""
+
+    of: int = 1
+    number: int = 0  # from 1; 0: it is none, or the only one
+
+    @property
+    def several(self) -> bool:
+        return self.of > 1
+
+    def name(self) -> str:
+        return front_name(self.number)
+
+    def all_names(self) -> list[str]:
+        return [front_name(number) for number in range(1, self.of + 1)]
+
+    def others(self) -> list[str]:
+        return [name for name in self.all_names() if name != self.name()]
+
+
+ALONE = Fronts()
+
+
+def front_name(number: int) -> str:
+    return f"front-{number}"
+
+
 @dataclass(slots=True)
 class Here:
     """What roles of one process give each other directly."""
 
+    fronts: Fronts = ALONE
     writer: LocalWriter | None = None
     disks: Disks | None = None  # that pushes to this process need
     registries: list[CollectorRegistry] = field(default_factory=list)  # shown beside the front's
@@ -131,12 +171,23 @@ class LocalWriter(NamedTuple):
 class RoleStatus:
     """A role's health and metrics over RPC."""
 
-    def __init__(self, registry: CollectorRegistry, ready: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        ready: Callable[[], str],
+        *,
+        page: Callable[[], Awaitable[str]] | None = None,  # that is shown beside the metrics
+    ) -> None:
         self._registry = registry
         self._ready = ready
+        self._page = page
+
+    def with_page(self, page: Callable[[], Awaitable[str]]) -> RoleStatus:
+        return RoleStatus(self._registry, self._ready, page=page)
 
     async def metrics(self) -> str:
-        return generate_latest(self._registry).decode()
+        more = await self._page() if self._page is not None else ""
+        return more + generate_latest(self._registry).decode()
 
     async def ready(self) -> str:
         return self._ready()

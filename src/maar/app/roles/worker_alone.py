@@ -8,7 +8,7 @@ import time
 from maar.adapters.rpc import MetastoreClient
 from maar.app.processes import logs, supervisor
 from maar.app.roles import marker
-from maar.app.roles.run import ProcessName
+from maar.app.roles.run import Child, ProcessName
 from maar.app.roles.wiring import build_store
 from maar.app.settings.config import Settings
 from maar.model.errors import Retryable, Unavailable
@@ -30,7 +30,7 @@ def serve(settings: Settings) -> int:
     server = settings.server
     logs.configure(role="worker", form=server.log_format, level=server.log_level)
     with supervisor.listen(settings) as listener:
-        keeper = supervisor.Supervisor(settings, listener, roles=(ProcessName.WORKER,))
+        keeper = supervisor.Supervisor(settings, listener, roles=(Child(ProcessName.WORKER),))
         return asyncio.run(keeper.run())
 
 

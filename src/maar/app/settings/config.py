@@ -225,6 +225,23 @@ def _check_bounds(settings: Settings) -> None:
             "their age while they are being written; raise it, or lower the deadline",
             reason="settings",
         )
+    fronts, api = settings.server.fronts, settings.api
+    if fronts > 1 and (least := api.body_bytes_max + api.request_bytes_max) > (
+        api.reading_bytes_max // fronts
+    ):
+        raise InvalidInput(
+            f"api.reading_bytes_max = {api.reading_bytes_max} is divided between "
+            f"server.fronts = {fronts}, and a part of it cannot hold the largest request, "
+            "compressed and not (api.body_bytes_max and api.request_bytes_max); raise it to "
+            f"{fronts * least}, or lower those",
+            reason="settings",
+        )
+    if min(api.connections_max, api.unfinished_max, api.unfinished_per_address_max) < fronts:
+        raise InvalidInput(
+            "api.connections_max, api.unfinished_max and api.unfinished_per_address_max are "
+            f"divided between server.fronts = {fronts}, so that none may be less",
+            reason="settings",
+        )
     letters = settings.dead_letters
     if letters.enabled and 2 * letters.after_ms > settings.segment.ack_deadline_ms:
         raise InvalidInput(

@@ -35,6 +35,11 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     """
     data_dir: str = "./.maar"
     """Log, local store and scratch space. One server per directory. Flag `--data`."""
+    fronts: Annotated[int, Meta(ge=1, le=32)] = 1
+    """Processes of `maar serve` that share the port. One takes what one core can; with several,
+    the segment writer runs in a process of its own ([when to use
+    it](operating.md#one-front-is-not-enough)). Limits hold for all of them together.
+    """
     drain_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
     """How long requests and running plans may take to finish when the server stops."""
     reserve_bytes: Natural = 0

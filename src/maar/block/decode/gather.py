@@ -18,7 +18,7 @@ import pyarrow as pa
 from maar.block.decode import interning
 from maar.block.decode.batch import Batch, Strings
 from maar.block.decode.frames import Frames, coded_text, frames_of
-from maar.block.decode.interning import HEAD, LINE, Pool
+from maar.block.decode.interning import HEAD, LINE, Pool, hash_keys
 from maar.block.decode.profile_rows import profiles_of
 from maar.block.decode.sample_labels import Labelled, split_labels
 from maar.block.decode.sample_rows import explode, types_of
@@ -27,10 +27,12 @@ from maar.block.format import hashing
 from maar.block.format.hashing import ALL_BITS, Int
 from maar.block.format.order import sorted_table
 from maar.block.format.tables import LAYOUTS, SAMPLES
+from maar.block.format.writer import ROW_GROUP_ROWS
 from maar.model.profile import RawProfile
 from maar.pprof.columns import Columns
 
-SAMPLE_ROWS = 65_536  # of the samples that are made into a table at a time
+SAMPLE_ROWS = ROW_GROUP_ROWS  # of the samples that are made into a table at a time
+_ROOMS = ("string", "function", "mapping", "location", "words")
 _NOTHING = np.zeros(0, np.int64)
 _OFFSETS = np.zeros(1, np.int64)
 
@@ -69,19 +71,34 @@ class KeptProfile:
         return sum(int(array.nbytes) for array in arrays) + 1_000
 
 
+class _Room:
+    """Memory for what is needed of one profile only; the next one takes it over."""
+
+    def __init__(self) -> None:
+        self._words = _NOTHING
+
+    def take(self, size: int) -> Int:
+        if size > self._words.size:
+            self._words = np.empty(2 * size, np.int64)
+        return self._words[:size]
+
+
 class Gather:
     """Profiles of one tenant's day, until they are written."""
 
-    def __init__(self, *, mask: int = ALL_BITS) -> None:
+    def __init__(self, *, seed: str, mask: int = ALL_BITS) -> None:
+        keys = hash_keys(seed)
         self._mask = mask
         self._kept: list[KeptProfile] = []
         self._kept_bytes = 0
         self._services: dict[str, int] = {}
-        self._strings = Pool(np.uint8)
-        self._functions = Pool(np.int64)
-        self._mappings = Pool(np.int64)
-        self._locations = Pool(np.int64)
-        self._stacks = Pool(np.int32)
+        self._strings = Pool(np.uint8, keys)
+        self._functions = Pool(np.int64, keys)
+        self._mappings = Pool(np.int64, keys)
+        self._locations = Pool(np.int64, keys)
+        self._stacks = Pool(np.int32, keys)
+        self._rooms = {name: _Room() for name in _ROOMS}
+        self._texts: dict[int, str] = {}
         self._number_strings(b"\0", _OFFSETS, _OFFSETS)  # the empty string is number 0
 
     def __len__(self) -> int:
@@ -100,6 +117,7 @@ class Gather:
         return 8 * rows + (self._strings.nbytes + self._stacks.nbytes) // 4
 
     def add(self, profile: RawProfile, columns: Columns) -> None:
+        """Keep what is new of a profile; nothing of the columns themselves."""
         string = self._number_strings(columns.raw, columns.string_start, columns.string_length)
         location = self._number_locations(columns, string)
         stack = self._number_stacks(profile.service, columns, location)
@@ -108,22 +126,20 @@ class Gather:
             texts = (columns.label_key, columns.label_str, columns.label_num_unit)
             key, text, unit = (string[each] for each in texts)
             labels = np.stack([key, text, columns.label_num, unit])
+        mappings = np.empty((6, columns.mapping_start.size), np.int64)
+        mappings[0] = columns.mapping_start.view(np.int64)
+        mappings[1] = columns.mapping_limit.view(np.int64)
+        mappings[2] = columns.mapping_offset.view(np.int64)
+        mappings[3] = string[columns.mapping_file]
+        mappings[4] = string[columns.mapping_build_id]
+        mappings[5] = columns.mapping_flags
         kept = KeptProfile(
             raw=msgspec.structs.replace(profile, payload=b""),
             stack=stack,
-            value=columns.value,
-            label_offset=columns.sample_label_offset if labels.size else _NOTHING,
+            value=columns.value.copy(),
+            label_offset=columns.sample_label_offset.copy() if labels.size else _NOTHING,
             labels=labels,
-            mappings=np.stack(
-                [
-                    columns.mapping_start.view(np.int64),
-                    columns.mapping_limit.view(np.int64),
-                    columns.mapping_offset.view(np.int64),
-                    string[columns.mapping_file],
-                    string[columns.mapping_build_id],
-                    columns.mapping_flags,
-                ]
-            ),
+            mappings=mappings,
             sample_type=string[columns.sample_type],
             sample_unit=string[columns.sample_unit],
             comment=string[columns.comment],
@@ -146,19 +162,24 @@ class Gather:
         return GatheredTables(self, mask=self._mask)
 
     def _text(self, number: int) -> str:
-        first, end = self._strings.offset[number : number + 2].tolist()
-        return bytes(self._strings.arrays.words[first:end]).decode()
+        known = self._texts.get(number)
+        if known is None:
+            first, end = self._strings.offset[number : number + 2].tolist()
+            known = self._texts[number] = bytes(self._strings.arrays.words[first:end]).decode()
+        return known
 
     def _number_strings(self, raw: bytes, start: Int, length: Int) -> Int:
-        pool, number = self._strings, np.empty(start.size, np.int64)
+        pool, number = self._strings, self._rooms["string"].take(start.size)
         arrays = pool.reserve(start.size, int(length.sum()))
         data = np.frombuffer(raw, np.uint8)
         pool.count = interning.number_strings(arrays, pool.count, data, start, length, number)
         return number
 
-    def _number_rows(self, pool: Pool, string: Int, columns: tuple[Int, Int, Int, Int]) -> Int:
+    def _number_rows(
+        self, pool: Pool, room: str, string: Int, columns: tuple[Int, Int, Int, Int]
+    ) -> Int:
         count = columns[0].size
-        number, words = np.empty(count, np.int64), np.empty(4, np.int64)
+        number, words = self._rooms[room].take(count), self._rooms["words"].take(4)
         arrays = pool.reserve(count, 4 * count)
         pool.count = interning.number_rows(arrays, pool.count, string, *columns, words, number)
         return number
@@ -166,6 +187,7 @@ class Gather:
     def _number_locations(self, columns: Columns, string: Int) -> Int:
         function = self._number_rows(
             self._functions,
+            "function",
             string,
             (
                 columns.function_name,
@@ -175,12 +197,11 @@ class Gather:
             ),
         )
         none = np.zeros(columns.mapping_file.size, np.int64)
-        mapping = self._number_rows(
-            self._mappings, string, (columns.mapping_file, columns.mapping_build_id, none, none)
-        )
+        files = columns.mapping_file, columns.mapping_build_id, none, none
+        mapping = self._number_rows(self._mappings, "mapping", string, files)
         count, lines = columns.location_address.size, columns.line_function.size
-        number = np.empty(count, np.int64)
-        words = np.empty(HEAD + LINE * lines, np.int64)
+        number = self._rooms["location"].take(count)
+        words = self._rooms["words"].take(HEAD + LINE * lines)
         pool = self._locations
         arrays = pool.reserve(count, HEAD * count + LINE * lines)
         pool.count = interning.number_locations(
@@ -207,7 +228,7 @@ class Gather:
         owner = self._services.setdefault(service, len(self._services))
         references = columns.sample_location.size
         number = np.empty(columns.samples, np.int32)
-        words = np.empty(1 + references, np.int32)
+        words = self._rooms["words"].take(1 + references).view(np.int32)
         pool = self._stacks
         arrays = pool.reserve(columns.samples, columns.samples + references)
         pool.count = interning.number_stacks(
@@ -238,9 +259,9 @@ class GatheredTables:
         self.collisions = frames.collisions + self._labels.collisions + clashes
         self.tables = {
             "stacks": stacks,
-            "locations": _sorted("locations", frames.locations()),
-            "series": _sorted("series", self._labels.series),
-            "profiles": _sorted("profiles", _profiles(batch, self._labels)),
+            "locations": _sort("locations", frames.locations()),
+            "series": _sort("series", self._labels.series),
+            "profiles": _sort("profiles", _profiles(batch, self._labels)),
         }
         self._stack_rank = np.empty(self._stack_id.size, np.int64)
         self._stack_rank[np.argsort(self._stack_id)] = np.arange(self._stack_id.size)
@@ -302,8 +323,8 @@ class GatheredTables:
                 pa.array(self._stack_id[stack[its_sample]]),
                 pa.array(value[rows]),
                 pa.array(ordinal[rows].astype(np.int32), mask=width[its_profile] == 1),
-                _taken(spans, its_sample, "span_id"),
-                _taken(labels, its_sample, "sample_labels"),
+                _take(spans, its_sample, "span_id"),
+                _take(labels, its_sample, "sample_labels"),
             ]
             yield pa.Table.from_arrays(arrays, schema=LAYOUTS["samples"].working)
 
@@ -402,7 +423,7 @@ def _stacks(
     )
     schema = LAYOUTS["stacks"].working
     table = pa.Table.from_arrays([makers[name]() for name in schema.names], schema=schema)
-    return _sorted("stacks", table), ids, clashes
+    return _sort("stacks", table), ids, clashes
 
 
 def _profiles(batch: Batch, labels: Labelled) -> pa.Table:
@@ -410,7 +431,7 @@ def _profiles(batch: Batch, labels: Labelled) -> pa.Table:
     return pa.Table.from_arrays([makers[name]() for name in schema.names], schema=schema)
 
 
-def _sorted(name: str, table: pa.Table) -> pa.Table:
+def _sort(name: str, table: pa.Table) -> pa.Table:
     return sorted_table(table, LAYOUTS[name].key)
 
 
@@ -459,7 +480,7 @@ def _of_samples(column: pa.Array | None, part: slice) -> pa.Array | None:
     return None if some.null_count == len(some) else some
 
 
-def _taken(column: pa.Array | None, rows: Int, name: str) -> pa.Array:
+def _take(column: pa.Array | None, rows: Int, name: str) -> pa.Array:
     if column is None:
         return pa.nulls(rows.size, SAMPLES.field(name).type)
     return column.take(pa.array(rows))

@@ -9,8 +9,9 @@ more series than `SERIES_PER_PROFILE_MAX`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +34,19 @@ SERIES_PER_PROFILE_MAX = 128
 NEVER_PROMOTED = frozenset({"span_id", "trace_id", "profile_id"})
 SPAN_ID = "span_id"
 VERSION_LABELS = ("version", "service_version")
+SAMPLES_AT_ONCE = 1 << 17  # whose labels are split: each costs a hundred bytes for that long
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class SampleSeries(NamedTuple):
+    """The series id of each sample, in half the memory."""
+
+    ids: Int  # of all series
+    number: Any  # int32, of each sample
+
+    def __getitem__(self, samples: Any) -> Any:
+        return self.ids[self.number[samples]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,36 +55,82 @@ class Labelled:
 
     series: pa.Table
     profile_series: Int  # series id of each profile's own labels
-    sample_series: Int  # series id of each sample
+    sample_series: SampleSeries
     sample_labels: pa.Array | None  # per sample; None when nothing stays
     span_id: pa.Array | None
     collisions: int
 
 
-def split_labels(batch: Batch, *, mask: int) -> Labelled:
-    """Split the samples' labels between series and samples."""
+def split_labels(batch: Batch, *, mask: int, at_once: int = SAMPLES_AT_ONCE) -> Labelled:
+    """Split the samples' labels between series and samples, some profiles at a time.
+
+    What becomes of a label is decided within its profile, so the result is the same for any number.
+    """
     series = _Series()
     base = [series.number(profile.service, profile.labels) for profile in batch.profiles]
     profile_series = np.array(base, np.int64)
-    owner = batch.profile_of_sample
-    sample_series = profile_series[owner]
-    verbatim = spans = None
+    number = np.repeat(profile_series.astype(np.int32), np.diff(batch.sample_base))
+    verbatim: list[pa.Array] = []
+    spans: list[pa.Array] = []
     if batch.label_key.size:
-        sample = np.repeat(np.arange(owner.size), np.diff(batch.sample_label_offset))
-        promoted = _promotable(batch, sample, owner[sample])
-        promoted, sets = _limit_series(batch, sample, owner, promoted)
-        sample_series = _series_of_sets(batch, owner, sets, series, profile_series)
-        verbatim = _verbatim(batch, sample[~promoted], ~promoted, owner.size)
-        spans = _spans(batch, sample, owner.size)
+        span_key = pc.index(batch.strings.text, SPAN_ID).as_py()
+        for first, part in _parts(batch, at_once):
+            samples = part.sample_label_offset.size - 1
+            verbatim.append(pa.nulls(samples, SAMPLES.field("sample_labels").type))
+            spans.append(pa.nulls(samples, pa.string()))
+            if not part.label_key.size:
+                continue
+            owner = part.profile_of_sample
+            sample = np.repeat(np.arange(samples), np.diff(part.sample_label_offset))
+            promoted = _promotable(part, sample, owner[sample])
+            promoted, sets = _limit_series(part, sample, owner, promoted)
+            its_series = profile_series[first : first + len(part.profiles)]
+            start = int(batch.sample_base[first])
+            number[start : start + samples] = _series_of_sets(part, owner, sets, series, its_series)
+            if not promoted.all():
+                verbatim[-1] = _verbatim(part, sample[~promoted], ~promoted, samples)
+            spans[-1] = _spans(part, sample, samples, span_key)
     ids, collisions = series.ids(mask=mask)
     return Labelled(
         series=series.table(ids),
         profile_series=ids[profile_series],
-        sample_series=ids[sample_series],
-        sample_labels=verbatim,
-        span_id=spans,
+        sample_series=SampleSeries(ids, number),
+        sample_labels=_join_parts(verbatim),
+        span_id=_join_parts(spans),
         collisions=collisions,
     )
+
+
+def _parts(batch: Batch, at_once: int) -> Iterator[tuple[int, Batch]]:
+    """Whole profiles with at least so many samples, or the rest; and the first one's number."""
+    first, profiles = 0, len(batch.profiles)
+    while first < profiles:
+        reached = int(batch.sample_base[first]) + at_once
+        end = min(profiles, int(np.searchsorted(batch.sample_base, reached)))
+        base = batch.sample_base[first : end + 1]
+        offset = batch.sample_label_offset[int(base[0]) : int(base[-1]) + 1]
+        labels = slice(int(offset[0]), int(offset[-1]))
+        yield (
+            first,
+            replace(
+                batch,
+                profiles=batch.profiles[first:end],
+                sample_base=base - base[0],
+                sample_label_offset=offset - offset[0],
+                label_key=batch.label_key[labels],
+                label_str=batch.label_str[labels],
+                label_num=batch.label_num[labels],
+                label_num_unit=batch.label_num_unit[labels],
+            ),
+        )
+        first = end
+
+
+def _join_parts(parts: list[pa.Array]) -> pa.Array | None:
+    """One column; None when it has nothing."""
+    if all(part.null_count == len(part) for part in parts):
+        return None
+    return pa.concat_arrays(parts)
 
 
 class _Series:
@@ -203,10 +261,8 @@ def _series_of_sets(
     return numbers[sets.number]
 
 
-def _verbatim(batch: Batch, sample: Int, rows: Any, samples: int) -> pa.Array | None:
+def _verbatim(batch: Batch, sample: Int, rows: Any, samples: int) -> pa.Array:
     """Labels that stay on their sample, in their order; null where none does."""
-    if not sample.size:
-        return None
     text = batch.strings.text
     counts = np.bincount(sample, minlength=samples)
     offset = np.zeros(samples + 1, np.int32)
@@ -224,12 +280,9 @@ def _verbatim(batch: Batch, sample: Int, rows: Any, samples: int) -> pa.Array | 
     return pa.ListArray.from_arrays(pa.array(offset), labels, type=kind, mask=pa.array(counts == 0))
 
 
-def _spans(batch: Batch, sample: Int, samples: int) -> pa.Array | None:
+def _spans(batch: Batch, sample: Int, samples: int, key: int) -> pa.Array:
     """The span of each sample that names one: a copy for SQL, the label itself stays."""
-    number = pc.index(batch.strings.text, SPAN_ID).as_py()
-    rows = np.flatnonzero((batch.label_key == number) & (batch.label_str != 0))
-    if number < 0 or not rows.size:
-        return None
+    rows = np.flatnonzero((batch.label_key == key) & (batch.label_str != 0))
     found = np.zeros(samples, np.int64)
     found[sample[rows]] = batch.label_str[rows]
     return batch.strings.text.take(pa.array(found, mask=found == 0))

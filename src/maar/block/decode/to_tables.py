@@ -29,7 +29,8 @@ from maar.pprof.columns import Columns
 from maar.pprof.compile_once import once
 from maar.pprof.decode import decode
 from maar.pprof.decode import warm as warm_decoder
-from maar.pprof.gzip import gunzip
+from maar.pprof.gzip import gunzip_counted
+from maar.pprof.tables import TableRoom
 
 RAW_SIZE_MAX = 256 << 20  # no profile that was admitted is larger than this when decompressed
 WEIGHT_MAX = 512 << 20  # a profile that swells to more is kept raw: it would fail its neighbours
@@ -116,18 +117,19 @@ def _call_all() -> None:
         payload=gzip.compress(raw, mtime=0),
         raw_size=len(raw),
     )
-    gathered = Gather()
+    gathered = Gather(seed="")
     gathered.add(profile, decode_one(profile)[0])
     list(gathered.tables().samples())
     for table in decode_profiles([profile]).tables.values():
         same_as_before(pa.concat_tables([table, table]).combine_chunks())
 
 
-def decode_one(profile: RawProfile) -> tuple[Columns, int]:
+def decode_one(profile: RawProfile, room: TableRoom | None = None) -> tuple[Columns, int]:
     """Its columns, and about how many bytes they will have as tables; MalformedProfile or TooLarge
-    when it cannot be made into tables.
+    when it cannot be made into tables. With a room, the columns are good until its next use.
     """
-    columns = decode(gunzip(profile.payload, limit=RAW_SIZE_MAX))
+    raw = gunzip_counted(profile.payload, size=profile.raw_size, limit=RAW_SIZE_MAX)
+    columns = decode(raw, room)
     if columns.samples and not columns.sample_type.size:
         raise MalformedProfile("the profile has samples and no sample type: they have no values")
     if len(profile.types) != columns.sample_type.size:

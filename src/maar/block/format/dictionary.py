@@ -14,6 +14,17 @@ def trim(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
+def trim_coded(table: pa.Table) -> pa.Table:
+    """The same rows; each dictionary is one, cut down to what its column uses. Other columns stay
+    in the chunks that they have: to join them would be a copy.
+    """
+    columns = [
+        _trim(column.combine_chunks()) if _is_coded(column.type) else column
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
 def plain_bytes(table: pa.Table) -> int:
     """Bytes of the columns without dictionaries: only there may a long text be repeated."""
     return sum(column.nbytes for column in table.columns if not _is_coded(column.type))

@@ -22,7 +22,37 @@ def sorted_table(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
     keys = [numbers for numbers in keys if (numbers != numbers[0]).any()]
     if not keys:
         return table
-    return table.take(pa.array(np.lexsort(keys[::-1])))
+    return table.take(pa.array(_order(keys)))
+
+
+def _order(keys: list[Int]) -> Int:
+    """The rows by their keys, the most significant first; equal rows stay as they are.
+
+    Rows that came in order are moved together: of samples, those of one profile and type. Only
+    where such runs meet in all keys but the last are rows compared.
+    """
+    *before, last = keys
+    fresh = np.ones(last.size, np.bool_)
+    fresh[1:] = last[1:] < last[:-1]
+    for key in before:
+        fresh[1:] |= key[1:] != key[:-1]
+    starts = np.flatnonzero(fresh)
+    if not before or starts.size * 4 > last.size:  # hardly any runs
+        return np.lexsort(keys[::-1])
+    heads = [key[starts] for key in before]
+    runs = np.lexsort(heads[::-1])
+    met = np.zeros(runs.size + 1, np.bool_)  # is the run's key that of the run before?
+    met[1:-1] = np.logical_and.reduce([key[runs[1:]] == key[runs[:-1]] for key in heads])
+    sizes = np.diff(starts, append=last.size)[runs]
+    ends = np.cumsum(sizes)
+    order = np.repeat(starts[runs] - (ends - sizes), sizes) + np.arange(last.size)
+    shared = met[:-1] | met[1:]
+    if shared.any():
+        places = np.flatnonzero(np.repeat(shared, sizes))
+        part = np.repeat(np.cumsum(~met[:-1]), sizes)[places]
+        rows = order[places]
+        order[places] = rows[np.lexsort((last[rows], part))]
+    return order
 
 
 def row_key(table: pa.Table, key: tuple[str, ...], row: int) -> tuple[Any, ...]:
@@ -114,12 +144,12 @@ def _numbers(array: pa.Array) -> list[tuple[Int, Int | None]]:
         array = array.dictionary_encode()
     if pa.types.is_dictionary(array.type):
         return [(_codes(array), None)]
-    if not array.null_count and pa.types.is_int64(kind):
-        return [(array.to_numpy(), None)]
     if pa.types.is_boolean(kind):
         array = array.cast(pa.int8())
     if pa.types.is_timestamp(kind):
         array = array.cast(pa.int64())
+    if not array.null_count and pa.types.is_int64(array.type):
+        return [(array.to_numpy(), None)]
     there = array.is_valid().cast(pa.int8()).cast(pa.int64()).to_numpy()  # nulls come first
     return [(there, None), (array.cast(pa.int64()).fill_null(0).to_numpy(), None)]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from maar.block.format.dictionary import plain_bytes, trim
+from maar.block.format.dictionary import plain_bytes, trim_coded
 from maar.block.format.tables import FORMAT, FORMAT_KEY, LAYOUTS
 
 ROW_GROUP_ROWS = 131_072
@@ -114,7 +114,7 @@ class TableWriter:
     def _flush(self) -> None:
         if not self._rows:
             return
-        table = trim(pa.concat_tables(self._held))  # Parquet writes dictionaries whole
+        table = trim_coded(pa.concat_tables(self._held))  # Parquet writes dictionaries whole
         self._writer.write_table(table, row_group_size=self._rows)
         self.groups.append(Group(service=self._service, rows=self._rows))
         self._held, self._rows, self._values, self._bytes = [], 0, 0, 0

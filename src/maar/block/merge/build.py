@@ -91,7 +91,7 @@ def build(
                 write()
         for share in shares or ():
             share.used.pop(table, None)  # the largest sets of ids go first
-    return _built(tenant, facts, paths, groups, collisions=collisions)
+    return _block_of(tenant, facts, paths, groups, collisions=collisions)
 
 
 def write_tables(
@@ -114,10 +114,10 @@ def write_tables(
                 writer.add(piece)
                 facts.note(table, piece)
         groups[table] = writer.groups
-    return _built(tenant, facts, paths, groups)
+    return _block_of(tenant, facts, paths, groups)
 
 
-def _built(
+def _block_of(
     tenant: TenantId,
     facts: _Facts,
     paths: dict[str, Path],

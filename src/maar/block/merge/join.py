@@ -15,7 +15,7 @@ from maar.block.format.segment import (
     ROW_GROUP_BYTES,
     SCHEMA,
     SegmentBytes,
-    SegmentWriter,
+    SegmentFile,
     open_segment,
     read_rows,
     row_group_lengths,
@@ -68,7 +68,7 @@ def join_visible(
                 before = part
                 part = without_hidden(part, some)
                 samples -= _samples(before) - _samples(part)
-                known = _known(dataset, part)
+                known = _dataset_of(dataset, part)
             if part.num_rows:
                 name = dataset.tenant, dataset.service
                 datasets[name].append(known)
@@ -77,7 +77,7 @@ def join_visible(
         dated_ns = max(dated_ns, meta.dated_ns)
     if not rows:
         return None
-    writer = SegmentWriter(SCHEMA, zone=zone, dated_ns=dated_ns)
+    writer = SegmentFile(SCHEMA, zone=zone, dated_ns=dated_ns)
     for name in sorted(rows):
         table = pa.concat_tables(rows.pop(name)).combine_chunks()
         sizes = pc.binary_length(table["payload"]).to_pylist()
@@ -123,7 +123,7 @@ def _samples(rows: pa.Table) -> int:
     return pc.sum(rows["samples"]).as_py() or 0
 
 
-def _known(dataset: Dataset, rows: pa.Table) -> Dataset:
+def _dataset_of(dataset: Dataset, rows: pa.Table) -> Dataset:
     """What is known of a dataset of which only these rows are left."""
     if not rows.num_rows:
         return dataset

@@ -25,7 +25,7 @@ def damages(
     stores, compare = stores_of(store), meta.size <= bytes_max
     for file in meta.files:
         for at in file.locations:
-            if what := wrong(stores.named(at.store), file, at, compare=compare):
+            if what := wrong(stores.open(at.store), file, at, compare=compare):
                 yield Damage(meta.id, at.key, what)
 
 

@@ -52,7 +52,7 @@ def command(
     SOURCE is files, directories or patterns of this host, or one s3://bucket/folder/*.pb.gz. All of
     it shows at once, or, when the command fails, nothing. Run again, it adds nothing.
     """
-    from maar.app.backfill import Backfill, Engine, backfill, list_files, whose_files
+    from maar.app.backfill import Backfill, BulkEngine, backfill, list_files, whose_files
     from maar.app.processes.process import take_the_session_along
     from maar.runner.java import check_java
 
@@ -62,7 +62,7 @@ def command(
     check_java()
     take_the_session_along()
     wish = Backfill(listed, whose, settings.limits)
-    engine = Engine(settings.spark, settings.scratch_dir)
+    engine = BulkEngine(settings.spark, settings.scratch_dir)
 
     async def work(executor: Executor, board: HttpBoard) -> Backfilled:
         with progress(len(listed.files)) as watch:

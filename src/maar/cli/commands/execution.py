@@ -88,7 +88,7 @@ def execute(
         )
 
     outcome = carry_out(server, settings, work)
-    print_json(outcome.told()) if as_json else _tell(outcome)
+    print_json(outcome.as_json()) if as_json else _tell(outcome)
     raise SystemExit(exit_code_of(outcome.outcome))
 
 

@@ -79,7 +79,7 @@ def _show(tenant: str, kind: str, limit: int, as_json: bool, server: str) -> Non
         click.echo("there are no jobs")
     for rule in found["set"]:
         given = ", ".join(f"{name} {value}" for name, value in rule.items() if name not in _PARTS)
-        say(f"set for {_named(rule)}: {given or 'nothing'}")
+        say(f"set for {_name_of(rule)}: {given or 'nothing'}")
 
 
 @command.command("explain")
@@ -118,7 +118,7 @@ def change(
             span = name in SPANS
             wish[f"{name}_s" if span else name] = parse_duration_s(value) if span else value
     found = connect(server).order("PUT", PATH, wish)
-    print_json(found) if as_json else say(f"set for {_named(found)}")
+    print_json(found) if as_json else say(f"set for {_name_of(found)}")
 
 
 @command.command("remove")
@@ -129,7 +129,7 @@ def remove(tenant: str, kind: str, type: str, as_json: bool, server: str) -> Non
     """Take back what was set for this tenant, kind and type."""
     wish = {"tenant": tenant, "kind": kind, "type": type}
     found = connect(server).order("POST", f"{PATH}/remove", wish)
-    print_json(found) if as_json else say(f"nothing is set any more for {_named(found)}")
+    print_json(found) if as_json else say(f"nothing is set any more for {_name_of(found)}")
 
 
 @command.command("pause")
@@ -141,7 +141,7 @@ def pause(tenant: str, kind: str, type: str, reason: str, as_json: bool, server:
     """Begin no session of these jobs until they are resumed."""
     wish = {"tenant": tenant, "kind": kind, "type": type, "note": reason}
     found = connect(server).order("POST", f"{PATH}/pause", wish)
-    print_json(found) if as_json else say(f"paused by run policy {found['id']}: {_named(found)}")
+    print_json(found) if as_json else say(f"paused by run policy {found['id']}: {_name_of(found)}")
 
 
 @command.command("resume")
@@ -152,11 +152,11 @@ def resume(tenant: str, kind: str, type: str, as_json: bool, server: str) -> Non
     """End the pause of exactly this tenant, kind and type."""
     wish = {"tenant": tenant, "kind": kind, "type": type}
     found = connect(server).order("POST", f"{PATH}/resume", wish)
-    print_json(found) if as_json else say(f"resumed: {_named(found)}")
+    print_json(found) if as_json else say(f"resumed: {_name_of(found)}")
 
 
 _PARTS = ("tenant", "kind", "type")
 
 
-def _named(found: dict[str, Any]) -> str:
+def _name_of(found: dict[str, Any]) -> str:
     return "/".join(found[name] or "-" for name in _PARTS)

@@ -58,6 +58,11 @@ def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: A
     except ValueError:
         known = ", ".join(RoleName)
         raise click.BadParameter(f"use all, or some of {known}", param_hint="--roles") from None
+    if server.fronts > 1 and {RoleName.DISTRIBUTOR, RoleName.API}.intersection(names):
+        raise click.UsageError(
+            f"server.fronts = {server.fronts} is for `maar serve` with all roles; run as many "
+            "processes with --roles, each with an address of its own, or leave it out"
+        )
     settings = settings.apart()
     logs.configure(role="+".join(names), form=server.log_format, level=server.log_level)
     tells = {*FRONT, RoleName.METASTORE}.intersection(names)

@@ -44,7 +44,13 @@ def command(as_json: bool, server: str, tenant: str) -> None:
     rows = [_level(level) for level in status["levels"]]
     print_table(headers, rows, right=[name for name in headers if name != "kind"])
     click.echo("")
-    for line in (*_plans(status), *_rings(status), *_remains(status), *_troubles(status)):
+    for line in (
+        *_plans(status),
+        *_rings(status),
+        *_fronts(status),
+        *_remains(status),
+        *_troubles(status),
+    ):
         say(line)
     if len(status.get("replicas", ())) > 1:
         click.echo("\nreplicas of the metastore:")
@@ -119,11 +125,28 @@ def _remains(status: Json) -> Iterator[str]:
     yield dead_letters.summary(status["letters"])
 
 
+def _fronts(status: Json) -> Iterator[str]:
+    """The processes that share the port, when there are several."""
+    shared = [each for each in status.get("processes", ()) if each["process"].startswith("front-")]
+    if shared:
+        told = [
+            each["process"] + (f" ({each['restarts']:,} restarts)" if each["restarts"] else "")
+            for each in shared
+        ]
+        yield f"{len(shared):,} fronts share the port: {', '.join(told)}"
+
+
 def _troubles(status: Json) -> Iterator[str]:
     """What needs attention; docs/operating.md says what to do."""
     for trouble in replica_troubles(status.get("replicas", ())):
         yield f"TROUBLE {trouble}"
     for process in status.get("processes", ()):
+        if not process.get("runs", True):
+            yield (
+                f"TROUBLE the process {process['process']} has ended and is being started again "
+                f"({process['restarts']:,} restarts before): "
+                "docs/operating.md#a-process-does-not-answer"
+            )
         ago_s = (status["wall_time_ns"] - process["hung_at_ns"]) / 1e9
         if process["hangs"] and ago_s < HANG_TOLD_S:
             yield (

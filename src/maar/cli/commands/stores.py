@@ -91,7 +91,7 @@ def remove(name: str, lost: bool, keep: bool, yes: bool, as_json: bool, server: 
     if as_json:
         print_json(found)
         return
-    click.echo(_done(found, lost=lost, keep=keep))
+    click.echo(_done_sentence(found, lost=lost, keep=keep))
 
 
 def _tell_loss(found: Json) -> None:
@@ -103,7 +103,7 @@ def _tell_loss(found: Json) -> None:
         say(f"  and {found['only_here'] - len(found['named']):,} more")
 
 
-def _done(found: Json, *, lost: bool, keep: bool) -> str:
+def _done_sentence(found: Json, *, lost: bool, keep: bool) -> str:
     name = found["store"]
     if keep:
         return f"store {name} stays, and is filled again where it lacks copies"

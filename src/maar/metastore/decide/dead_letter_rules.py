@@ -82,7 +82,7 @@ def second_chance(state: MetaState, letter: FoundLetter, *, now: LeaseTime) -> b
     )
 
 
-def deleted_since(state: MetaState, meta: BlockMeta) -> bool:
+def has_deletions_since(state: MetaState, meta: BlockMeta) -> bool:
     """Whether some of its profiles were deleted after it was written: as another block, which is
     named anew, they would come back (S8).
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from maar.metastore.decide import verdict
-from maar.metastore.decide.jobs import Moment, moment, paused, refused_by_window
+from maar.metastore.decide.jobs import Moment, moment, pause_reason, window_refusal
 from maar.metastore.fold import lease as leases
 from maar.metastore.fold import plan as plans
 from maar.metastore.fold import rollback
@@ -186,7 +186,7 @@ def _why_not(
     if guarded and undoing is not None:
         return _lease_live(plan, undoing, now, doing="rolls back")
     if plan.state is PlanState.EXCLUDED and not leases.eligible(state, plan, now):
-        return _excluded(plan)
+        return _exclusion(plan)
     held_back = _held_back(state, plan, at or moment(state, now), ignore_windows=ignore_windows)
     if held_back:
         return Execution(plan.id, Answer.BUSY, held_back)
@@ -205,12 +205,12 @@ def _held_back(state: MetaState, plan: Plan, at: Moment, *, ignore_windows: bool
     if not rules.scheduled:
         return ""
     job = plan.job.id if plan.job else rules.job_of(plan.key)
-    if why := paused(state, job, at):
+    if why := pause_reason(state, job, at):
         return f"{why}; it is executed when that is removed (`maar schedule resume`)"
-    refused = refused_by_window(state, job, at)
+    refused = window_refusal(state, job, at)
     if refused is not None and not ignore_windows:
         return f"{refused.why}; --ignore-windows executes it all the same"
-    occupied = state.plans.occupied_at(at.now, but=plan.id)
+    occupied = state.plans.slots_in_use(at.now, but=plan.id)
     taken = resources.busy(plan.resources, occupied, slots=state.policy.resource_slots)
     return f"{taken} is occupied by another session; ask again when that has ended" if taken else ""
 
@@ -227,7 +227,7 @@ def _lease_live(plan: Plan, lease: Lease, now: LeaseTime, *, doing: str) -> Exec
     )
 
 
-def _excluded(plan: Plan) -> Execution:
+def _exclusion(plan: Plan) -> Execution:
     why = f" ({plan.note})" if plan.note else ""
     return Execution(
         plan.id,
@@ -247,7 +247,7 @@ def _answer_ended(state: MetaState, plan_id: PlanId) -> Execution:
             f"there is no plan {plan_id}; finished plans are archived after a while",
         )
     if plan.state is PlanState.PARKED:
-        return _excluded(plan)
+        return _exclusion(plan)
     if plan.state is PlanState.COMPLETED:
         return Execution(plan_id, Answer.ALREADY_COMPLETED, result=plan.result)
     if plan.state is PlanState.ROLLED_BACK and pending is not None:

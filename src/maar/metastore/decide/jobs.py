@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
-from maar.metastore.records.effects import Completed, Effect, RepairEnded, RepairWanted
+from maar.metastore.records.effects import (
+    Completed,
+    CopyEnded,
+    Effect,
+    RepairEnded,
+    RepairWanted,
+)
 from maar.metastore.records.entries import (
     AlarmsChanged,
     AssumedSuccess,
@@ -23,7 +30,7 @@ from maar.metastore.records.entries import (
     RunsEnded,
 )
 from maar.metastore.state.state import MetaState
-from maar.model.ids import PlanId, StoreName
+from maar.model.ids import BlockId, PlanId, StoreName, TenantId
 from maar.model.plan import JobId, Plan, PlanJob, PlanKind, PlanSpec
 from maar.model.schedule import Alarm, JobRecord, Schedule, ScheduleRule, Weight
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
@@ -35,7 +42,9 @@ from maar.scheduling.resources import Room
 from maar.services.rules import JobState
 
 LISTED_EVERY_NS = 60 * SECOND_NS  # all jobs are listed, and each is looked at
-LOOKED_AT_ONCE = 100  # jobs, in one turn of the loop
+LOOKED_AT_ONCE = 50  # jobs, in one turn of the loop
+LISTED_AT_ONCE = 500  # tenants that are asked for their jobs, in one turn
+TRIED_AT_ONCE = 100  # jobs that are refused before a round gives up; they are put aside
 CHANGED_AT_ONCE = 500  # jobs, in one entry
 ASIDE_MAX_NS = 30 * SECOND_NS  # what refused a job may be over sooner than it said
 
@@ -56,8 +65,10 @@ def moment(state: MetaState, now: LeaseTime) -> Moment:
     return Moment(now, state.wall_at(now))
 
 
-class KnownJob(NamedTuple):
-    """A job as it was when it was last looked at."""
+class KnownJob(msgspec.Struct, frozen=True, gc=False):
+    """A job as it was when it was last looked at. There may be very many, for long: the garbage
+    collector has nothing to walk here.
+    """
 
     found: JobState
     schedule: Schedule
@@ -78,7 +89,7 @@ class KnownJob(NamedTuple):
             return False
         return self.found.on_demand or (self.schedule.interval_ns > 0 and self.due_at <= now)
 
-    def counted_from(self) -> LeaseTime:
+    def unsuccessful_since(self) -> LeaseTime:
         """Since when it has not succeeded although there was something to do."""
         since = self.found.waiting_since
         return LeaseTime(max(self.last_success, since)) if since is not None else self.last_success
@@ -86,7 +97,7 @@ class KnownJob(NamedTuple):
     def age_ns(self, state: MetaState, at: Moment) -> int:
         if self.found.nothing:
             return 0
-        since, offsets = self.counted_from(), state.offsets
+        since, offsets = self.unsuccessful_since(), state.offsets
         return status.age_ns(since, now=at.now, wall=at.wall, offsets=offsets)
 
     def urgency(self, now: LeaseTime, granularity_ns: int) -> Urgency:
@@ -98,7 +109,7 @@ class KnownJob(NamedTuple):
 # ── one job ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Rules:
+class JobRules:
     """What is set for jobs. What is configured is put in order once, not for each job."""
 
     def __init__(self) -> None:
@@ -116,7 +127,7 @@ class Rules:
 def look(
     state: MetaState,
     job: JobId,
-    found: Rules,
+    found: JobRules,
     now: LeaseTime,
     *,
     down: Collection[StoreName] = (),
@@ -153,7 +164,7 @@ def rests(state: MetaState, known: KnownJob, now: LeaseTime) -> Hindrance | None
     if record.eligible_at > now:
         left = span_text(record.eligible_at - now)
         return Hindrance(f"it rests for another {left} after its last session", record.eligible_at)
-    late = status.alarm_level(now - known.counted_from(), known.schedule) is not None
+    late = status.alarm_level(now - known.unsuccessful_since(), known.schedule) is not None
     if record.run_started is None or not known.found.parts or late:
         return None
     paced = pace.next_session_at(
@@ -168,14 +179,16 @@ def rests(state: MetaState, known: KnownJob, now: LeaseTime) -> Hindrance | None
     return Hindrance(f"{told}; the next session is in {span_text(paced - now)}", paced)
 
 
-def refused_by_window(state: MetaState, job: JobId, at: Moment) -> Hindrance | None:
+def window_refusal(
+    state: MetaState, job: JobId, at: Moment, *, longest_ns: int = ASIDE_MAX_NS
+) -> Hindrance | None:
     found = windows.verdict(state.run_policies.values(), job, at.wall, offset_of=at.offset_of)
     if found.allowed:
         return None
-    return Hindrance(found.why, LeaseTime(at.now + min(found.wait_ns, ASIDE_MAX_NS)))
+    return Hindrance(found.why, LeaseTime(at.now + min(found.wait_ns, longest_ns)))
 
 
-def paused(state: MetaState, job: JobId, at: Moment) -> str:
+def pause_reason(state: MetaState, job: JobId, at: Moment) -> str:
     """Why nobody may run it, not even by hand; '' when that is allowed."""
     pauses = (policy for policy in state.run_policies.values() if policy.pauses)
     return windows.verdict(pauses, job, at.wall, offset_of=at.offset_of).why
@@ -190,88 +203,136 @@ def pending(state: MetaState, job: JobId) -> Hindrance | None:
     return Hindrance(f"plan {plan.id} is on the schedule: {doing}", until)
 
 
-def hindrance(state: MetaState, known: KnownJob, at: Moment) -> Hindrance | None:
+def hindrance(
+    state: MetaState, known: KnownJob, at: Moment, *, longest_ns: int = ASIDE_MAX_NS
+) -> Hindrance | None:
     """Why a job that is due does not run, but for resources; the worst first."""
     if known.found.why_not:
         return Hindrance(known.found.why_not, at.now)
     return (
         pending(state, known.id)
-        or refused_by_window(state, known.id, at)
+        or window_refusal(state, known.id, at, longest_ns=longest_ns)
         or rests(state, known, at.now)
     )
 
 
-def woken_jobs(state: MetaState) -> Iterator[JobId]:
-    """Jobs that wait for nothing but blocks, and have some now."""
+def woken_jobs(state: MetaState, effects: Sequence[Effect]) -> Iterator[JobId]:
+    """Jobs that wait for nothing but blocks, and have some now, or lack a copy that has ended."""
+    changed: list[BlockId] = []
+    for effect in effects:
+        if isinstance(effect, Completed):
+            changed += effect.added
+        elif isinstance(effect, CopyEnded):
+            changed.append(effect.block)
+    if not changed:
+        return
+    tenants = {found.outline.tenant for found in state.blocks.find_live(changed).values()}
     for kind in state.kinds:
         if state.kinds[kind].by_interval:
-            yield from state.kinds[kind].woken(state)
+            yield from state.kinds[kind].jobs_to_wake(state, tenants)
 
 
 # ── all jobs ───────────────────────────────────────────────────────────────────────────────────
 
 
 class JobBook:
-    """The leader's jobs by urgency, all made from the state, and anew in each term."""
+    """The leader's jobs by urgency, all made from the state, and anew in each term.
+
+    A round goes through all tenants, asks for their jobs and looks at each; then through all jobs
+    that were known, of which those are gone that did not come up. A turn is a slice of it, so it
+    takes as long with a hundred thousand jobs as with a thousand.
+    """
 
     def __init__(self) -> None:
         self.known: dict[JobId, KnownJob] = {}
         self.queue = JobQueue()
-        self._rules = Rules()
-        self._todo: deque[JobId] = deque()
+        self._rules = JobRules()
+        self._tenants: deque[tuple[PlanKind, deque[TenantId]]] = deque()  # not asked yet
+        self._todo: deque[JobId] = deque()  # not looked at yet
+        self._missed: deque[JobId] = deque()  # that may be gone
         self._dirty: dict[JobId, None] = {}  # their sessions ended, or began
         self._listed_at: LeaseTime | None = None
+        self._round = 0
+        self._seen: dict[JobId, int] = {}  # the round in which each came up
         self._set: tuple[object, ...] = ()  # what jobs go by, when they were last listed
+        self._anew = False  # since then that was changed: none stays aside
         self._looked: list[JobId] = []  # since the last entries were made
         self._gone: list[JobId] = []
-        self._unseen: dict[JobId, object] = {}  # known, and not listed yet
 
     # ── looking at jobs ──
 
     def turn(self, state: MetaState, at: Moment) -> None:
         """Look at some jobs; all of them, when what they go by was changed."""
-        going_by = (state.policy, state.schedules.hash, state.run_policies.hash, at.down)
+        going_by = (
+            state.policy,
+            state.schedules.hash,
+            state.run_policies.hash,
+            state.stores,
+            at.down,
+        )
         if going_by != self._set:
-            self._set, self._listed_at = going_by, None
-            self.queue.wake_all()
+            self._set, self._listed_at, self._anew = going_by, None, True
         due = self._listed_at is None or at.now - self._listed_at >= LISTED_EVERY_NS
-        if due and (not self._todo or self._listed_at is None):
-            self._list(state, at.now)
+        if due and (not self._is_listing or self._listed_at is None):
+            self._begin_round(state, at.now)
         self._look_at_dirty(state, at)
+        self._list(state)
         for _ in range(min(LOOKED_AT_ONCE, len(self._todo))):
             job = self._todo.popleft()
-            self._unseen.pop(job, None)
+            if self._anew:
+                self.queue.bring_back(job)
             self._look(state, job, at)
-        if not self._todo and self._unseen:
-            self._end_list(state)
+        if self._is_listing and not self._todo and not self._tenants:
+            self._end_round(state)
 
     @property
     def behind(self) -> int:
-        """How many jobs wait to be looked at."""
-        return len(self._todo) + len(self._dirty)
+        """How many jobs, and tenants, wait to be looked at."""
+        tenants = sum(len(some) for _, some in self._tenants)
+        return tenants + len(self._todo) + len(self._missed) + len(self._dirty)
 
-    def _list(self, state: MetaState, now: LeaseTime) -> None:
-        """Begin to look at all jobs. Those that are known and do not come up are gone; that shows
-        at the end, so that no turn has to compare all of them.
+    @property
+    def _is_listing(self) -> bool:
+        return bool(self._tenants or self._todo or self._missed)
+
+    def _begin_round(self, state: MetaState, now: LeaseTime) -> None:
+        """Nothing is done for each tenant or job here, but that their names are copied: the fold
+        goes on between two turns.
         """
         self._listed_at = now
-        self._unseen = {**self.known, **state.jobs, **state.alarms}
-        self._todo = deque(
-            job
+        self._round += 1
+        self._todo.clear()
+        self._tenants = deque(
+            (kind, deque(state.kinds[kind].job_tenants(state)))
             for kind in state.kinds
             if is_scheduled(state, kind)
-            for job in state.kinds[kind].job_ids(state)
         )
+        self._missed = deque((*self.known, *state.jobs, *state.alarms))
 
-    def _end_list(self, state: MetaState) -> None:
-        for job in self._unseen:
-            if is_scheduled(state, job.kind):
+    def _list(self, state: MetaState) -> None:
+        """Ask some tenants for their jobs, as many as a turn may need."""
+        asked = 0
+        while self._tenants and asked < LISTED_AT_ONCE and len(self._todo) < LOOKED_AT_ONCE:
+            kind, tenants = self._tenants[0]
+            if not tenants:
+                self._tenants.popleft()
+                continue
+            asked += 1
+            for job in state.kinds[kind].job_ids(state, tenants.popleft()):
+                self._seen[job] = self._round
+                self._todo.append(job)
+
+    def _end_round(self, state: MetaState) -> None:
+        """Those that were known and did not come up are gone."""
+        self._anew = False
+        for _ in range(min(LISTED_AT_ONCE, len(self._missed))):
+            job = self._missed.popleft()
+            if self._seen.get(job) != self._round and is_scheduled(state, job.kind):
                 self._forget(job)
                 self._gone.append(job)
-        self._unseen = {}
 
     def _look_at_dirty(self, state: MetaState, at: Moment) -> None:
-        while self._dirty:
+        for _ in range(min(LOOKED_AT_ONCE, len(self._dirty))):
             job = next(iter(self._dirty))
             del self._dirty[job]
             self._look(state, job, at)
@@ -300,6 +361,7 @@ class JobBook:
         return look(state, job, self._rules, at.now, down=at.down)
 
     def _forget(self, job: JobId) -> None:
+        self._seen.pop(job, None)
         self.queue.discard(job)
         if self.known.pop(job, None) is not None:
             self._gone.append(job)
@@ -308,8 +370,7 @@ class JobBook:
         """Look again at the jobs whose plans the fold changed, and at those that somebody asked
         for, or that have something to do since a block came.
         """
-        if any(isinstance(effect, Completed) for effect in effects):
-            self._dirty |= dict.fromkeys(filter(self._had_nothing, woken_jobs(state)))
+        self._dirty |= dict.fromkeys(filter(self._had_nothing, woken_jobs(state, effects)))
         for effect in effects:
             if isinstance(effect, RepairWanted | RepairEnded):
                 self._dirty[effect.job] = None
@@ -373,16 +434,23 @@ class JobBook:
         known = self._look(state, state.kinds[spec.kind].job_of(spec.key), at)
         if known is None or not known.is_due(at.now):
             return None
-        if refused_by_window(state, known.id, at) or rests(state, known, at.now):
+        if window_refusal(state, known.id, at) or rests(state, known, at.now):
             return None
-        return named(spec, known)
+        return with_job(spec, known)
+
+    @property
+    def _aside_ns(self) -> int:
+        """How long a refused job stays aside at most. With very many of them it is longer, so that
+        those that are tried again leave time for the others.
+        """
+        return ASIDE_MAX_NS * (1 + self.queue.aside // 1_000)
 
     def session(self, state: MetaState, job: JobId, at: Moment) -> PlanSpec | None:
         """The next session of a job that may run now; else it is put aside."""
         known = self._look(state, job, at)
         if known is None or not known.is_due(at.now):
             return None
-        held = hindrance(state, known, at)
+        held = hindrance(state, known, at, longest_ns=self._aside_ns)
         if held is not None:
             self.queue.put_aside(job, LeaseTime(max(held.until, at.now + SECOND_NS)))
             return None
@@ -391,7 +459,7 @@ class JobBook:
         if spec is None:
             self.queue.put_aside(job, LeaseTime(at.now + ASIDE_MAX_NS))
             return None
-        return named(spec, known)
+        return with_job(spec, known)
 
     def sessions(
         self, state: MetaState, kind: PlanKind, at: Moment, room: Room
@@ -408,9 +476,13 @@ class JobBook:
             kind=kind,
             occupied=lambda wanted: bool(room.why_not(wanted)),
         )
+        tried = 0
         for queued in found:
             spec = self.session(state, queued.id, at)
             if spec is None:
+                tried += 1
+                if tried == TRIED_AT_ONCE:
+                    return  # those are aside: the next round comes to the others
                 continue
             if room.why_not(spec.resources):
                 room.reserve(spec.resources)
@@ -430,9 +502,9 @@ class JobBook:
         """Why a session should end after its present task, in a sentence; '' when it goes on."""
         if plan.job is None or plan.lease is None or not state.kinds[plan.kind].by_interval:
             return ""
-        held = paused(state, plan.job.id, at)
+        held = pause_reason(state, plan.job.id, at)
         if not held and not plan.lease.ignores_windows:
-            refused = refused_by_window(state, plan.job.id, at)
+            refused = window_refusal(state, plan.job.id, at)
             held = refused.why if refused is not None else ""
         if held:
             return held
@@ -446,7 +518,12 @@ class JobBook:
         mine = self.of_plan(state, plan, at.now)
         granularity_ns = state.policy.granularity_ns
         least = mine.urgency(at.now, granularity_ns).priority if mine else priority.NOT_DUE
-        for queued in self.queue.candidates(at.now, granularity_ns=granularity_ns):
+        found = self.queue.candidates(
+            at.now,
+            granularity_ns=granularity_ns,
+            occupied=lambda wanted: set(wanted).isdisjoint(plan.resources),
+        )
+        for queued in islice(found, TRIED_AT_ONCE):
             known = self.known.get(queued.id)
             if known is None or known.urgency(at.now, granularity_ns).priority <= least:
                 return ""
@@ -456,7 +533,7 @@ class JobBook:
         return ""
 
 
-def named(spec: PlanSpec, known: KnownJob) -> PlanSpec:
+def with_job(spec: PlanSpec, known: KnownJob) -> PlanSpec:
     """A session's plan knows its job, its resources, and what follows from its end."""
     schedule = known.schedule
     job = PlanJob(known.id, schedule.unwind_permille, schedule.backoff_ns, known.found.on_demand)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 import msgspec
 
@@ -28,7 +28,7 @@ from maar.model.time import DAY_NS, LeaseTime
 from maar.model.token_range import TokenRange
 from maar.ports.plan_board import CommitPart, PartCommitted
 from maar.services.repair import rules
-from maar.services.repair.history import NO_HISTORY, repaired_at
+from maar.services.repair.history import NO_HISTORY, last_repair
 from maar.services.repair.ranges import token_of, vnode, vnode_around
 
 SUSPECTS_MAX = 100  # blocks of one session
@@ -41,7 +41,7 @@ Leased = tuple[LeasedRepair, tuple[BlockMeta, ...]]
 # ── what a worker gets ─────────────────────────────────────────────────────────────────────────
 
 
-def leased(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
+def session_blocks(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
     """The blocks of a session as they are now, and which of them are one task."""
     if order.type is RepairType.INCREMENTAL:
         return _incremental(state, plan, order)
@@ -65,13 +65,16 @@ def leased(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
 
 
 def _incremental(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
-    """One task: blocks that readers complained of, then the oldest of those that are not at all
-    their stores.
+    """One group: blocks that readers complained of, then the oldest of those that are not at all
+    their stores. What a few of them came to is committed before the next ones are read: blocks may
+    be compacted sooner than a session ends, and then their copies would all be in vain.
     """
     live = state.blocks.find_live(order.suspects)
     waiting = islice(state.to_copy(plan.key.tenant, down=order.down), rules.INCREMENTAL_BLOCKS_MAX)
     inputs = [state.blocks.get(block) for block in dict.fromkeys((*live, *waiting))]
-    return _with(state, order, [RepairPart(None, 0, len(inputs))], inputs), tuple(inputs)
+    ends = rules.part_ends([meta.size for meta in inputs])
+    parts = [RepairPart(None, first, end) for first, end in pairwise((0, *ends))]
+    return _with(state, order, parts, inputs), tuple(inputs)
 
 
 def _with(
@@ -82,7 +85,9 @@ def _with(
         order.type,
         order.stores,
         tuple(parts),
-        tuple(tuple(n for n in copies.wanted(state, meta) if n not in down) for meta in inputs),
+        tuple(
+            tuple(n for n in copies.wanted_stores(state, meta) if n not in down) for meta in inputs
+        ),
         order.suspects,
         session_ns=state.policy.session_ns,
     )
@@ -94,7 +99,7 @@ def _is_repaired(state: MetaState, plan: Plan, order: RepairOrder, tokens: Token
     if number is None:
         return False
     known = state.repairs.of(plan.key.tenant, order.stores).get(number, NO_HISTORY)
-    at = repaired_at(known, tokens, vnode(number), whole_only=False)
+    at = last_repair(known, tokens, vnode(number), whole_only=False)
     return at is not None and at >= plan.scheduled_at
 
 
@@ -117,7 +122,7 @@ def _blocks_in(
         if holding is None:
             continue
         meta = chunk.meta(at)
-        if is_copied(meta) and state.stores.wanted(tenant, meta.store) == stores:
+        if is_copied(meta) and state.stores.wanted_stores(tenant, meta.store) == stores:
             found.setdefault(holding, []).append(meta)
     return found
 
@@ -162,7 +167,7 @@ def commit_entries(
     ]
 
 
-def committed(
+def commit_reply(
     effects: Sequence[Effect],
     state: MetaState,
     request: CommitPart,

@@ -61,11 +61,11 @@ def survey(
     state: MetaState, *, now: LeaseTime, hearing_since: LeaseTime = verdict.ALWAYS
 ) -> Survey:
     wishes = tuple(islice(_all_wishes(state, now), AT_ONCE_MAX))
-    judged = tuple(_judged(state, wish, hearing_since=hearing_since) for wish in wishes)
-    return Survey(judged, _skipped(state, now))
+    judged = tuple(_judge(state, wish, hearing_since=hearing_since) for wish in wishes)
+    return Survey(judged, _first_skipped(state, now))
 
 
-def _judged(state: MetaState, wish: RollbackWish, *, hearing_since: LeaseTime) -> RollbackWish:
+def _judge(state: MetaState, wish: RollbackWish, *, hearing_since: LeaseTime) -> RollbackWish:
     """A plan that stays must not escape its limit because a cleaning comes before a worker."""
     plan = state.plans.get(wish.target)
     if plan is None or plan.removable:
@@ -83,13 +83,13 @@ def _all_wishes(state: MetaState, now: LeaseTime) -> Iterator[RollbackWish]:
         busy = found is not None and (found.removable or is_live(found, now))
         if not busy and target not in state.plans.rollbacks:
             yield _wish_for(found, target, tokens, cause="its attempt ended without a result")
-    for plan in _abandoned(state, now):
+    for plan in _abandoned_plans(state, now):
         yield _wish(state, plan, now=now, cause="its lease expired and nobody took it")
 
 
-def _abandoned(state: MetaState, now: LeaseTime) -> Iterator[Plan]:
+def _abandoned_plans(state: MetaState, now: LeaseTime) -> Iterator[Plan]:
     """Plans that stay, whose last attempt has begun to write and whose lease has expired."""
-    for plan in state.plans.abandoned(now):
+    for plan in state.plans.abandoned_plans(now):
         named = plan.id in state.plans.rollbacks or rollback.dead_tokens(state, plan)
         if not named:
             yield plan
@@ -128,7 +128,7 @@ def _wish_for(
     return RollbackWish(target, tokens, seen, cause, scope_rests_until)
 
 
-def _skipped(state: MetaState, now: LeaseTime) -> tuple[SkippedPlan, ...]:
+def _first_skipped(state: MetaState, now: LeaseTime) -> tuple[SkippedPlan, ...]:
     return tuple(islice(_all_skipped(state, now), SKIPPED_MAX))
 
 
@@ -198,7 +198,7 @@ def by_hand(
         wish = _wish(state, plan, now=now, cause=cause)
     else:
         wish = _wish_for(None, target, tokens, cause=cause)
-    wish = _judged(state, wish, hearing_since=hearing_since)
+    wish = _judge(state, wish, hearing_since=hearing_since)
     removes = plan is not None and plan.removable
     return [RollbacksScheduled((wish,))] if wish.tokens or removes else []
 
@@ -240,7 +240,7 @@ def clean_step(effects: Sequence[Effect], state: MetaState, *, now: LeaseTime) -
         for effect in effects
         if isinstance(effect, RollbackScheduled)
     )
-    return CleanStep(scheduled, _skipped(state, now), _pending(state))
+    return CleanStep(scheduled, _first_skipped(state, now), _pending(state))
 
 
 def dry_run(state: MetaState, *, now: LeaseTime) -> CleanStep:

@@ -240,7 +240,7 @@ class _ScheduledWork:
         self._book = book
         self._at = at
         self._refused: dict[JobId, bool] = {}
-        occupied = state.plans.occupied_at(at.now)
+        occupied = state.plans.slots_in_use(at.now)
         self.room = Room(occupied, slots=state.policy.resource_slots)
 
     def due(self, line: PlanLine) -> Iterator[PlanSpec]:
@@ -264,7 +264,7 @@ class _ScheduledWork:
             return True
         job = plan.job.id if plan.job else rules.job_of(plan.key)
         if job not in self._refused:
-            refused = jobs.refused_by_window(self._state, job, self._at)
+            refused = jobs.window_refusal(self._state, job, self._at)
             self._refused[job] = refused is not None
         if self._refused[job]:
             return False

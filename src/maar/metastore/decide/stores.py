@@ -49,7 +49,7 @@ def settings_entries(
     if len(wanted.stores) < 2 and not state.stores.stores:
         return []
     same = msgspec.structs.replace(state.stores, leaving=()) == wanted
-    forgets = any(name not in _known(state, wanted) for name in state.stores.leaving)
+    forgets = any(name not in _known_stores(state, wanted) for name in state.stores.leaving)
     return [] if same and not forgets else [StoresSet(wanted)]
 
 
@@ -66,8 +66,8 @@ def end_of_adoption(state: MetaState, given: StoreSet | None) -> list[Entry]:
     return [*settings_entries(state, given, unready=new), AdoptionEnded()]
 
 
-def _known(state: MetaState, given: StoreSet) -> set[StoreName]:
-    return {*given.names(), *state.blocks.copies.known(), *state.tombstones.stores()}
+def _known_stores(state: MetaState, given: StoreSet) -> set[StoreName]:
+    return {*given.names(), *state.blocks.copies.holders(), *state.tombstones.stores()}
 
 
 def without(given: StoreSet, unready: Collection[StoreName]) -> StoreSet:
@@ -84,7 +84,7 @@ def without(given: StoreSet, unready: Collection[StoreName]) -> StoreSet:
 
 
 def check_known(state: MetaState, store: StoreName) -> None:
-    if store not in _known(state, state.stores):
+    if store not in _known_stores(state, state.stores):
         raise NotFound(f"there is no store {store!r}; see maar stores")
 
 
@@ -167,7 +167,7 @@ def may_drain(state: MetaState, meta: BlockOutline, store: StoreName) -> bool:
     """Whether all the stores that should hold a block do, and this one should not."""
     held = stores_of(meta)
     return store in held and all(
-        name in held and name != store for name in copies.wanted(state, meta)
+        name in held and name != store for name in copies.wanted_stores(state, meta)
     )
 
 
@@ -181,7 +181,7 @@ class Bereaved(NamedTuple):
     only_here: list[BlockMeta]
 
 
-def bereaved(chunks: Iterable[Chunk], store: StoreName) -> Bereaved:
+def split_by_copies(chunks: Iterable[Chunk], store: StoreName) -> Bereaved:
     found = Bereaved([], [])
     for meta in blocks_at(chunks, store):
         if len(stores_of(meta)) > 1:

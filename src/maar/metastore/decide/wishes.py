@@ -66,7 +66,7 @@ def entries(state: MetaState, request: SchedulePlan, *, now: LeaseTime) -> list[
     if same is not None:
         known = not request.request_id or same.answers(request.request_id)
         return [] if known else [PlanAsked(same.id, request_id=request.request_id)]
-    made = state.kinds[request.kind].asked(state, scope_of(request), now=now)
+    made = state.kinds[request.kind].on_request(state, scope_of(request), now=now)
     if isinstance(made, str):
         return []
     rules = state.kinds[request.kind]
@@ -84,18 +84,18 @@ def answer(
             case Scheduled():
                 found = find(state, effect.plan)
                 assert found is not None
-                return _told(found, created=True)
+                return _reply(found, created=True)
             case Refused(why=Refusal.TOO_MANY):
                 raise Overloaded("the schedule is full; ask again later")
             case _:
                 pass
     same = find_same(state, request)
     if same is not None:
-        return _told(same, created=False)
-    made = state.kinds[request.kind].asked(state, scope_of(request), now=now)
+        return _reply(same, created=False)
+    made = state.kinds[request.kind].on_request(state, scope_of(request), now=now)
     why = made if isinstance(made, str) else "the blocks have changed meanwhile; ask again"
     return ScheduledPlan(None, request.kind, why=why)
 
 
-def _told(plan: Plan, *, created: bool) -> ScheduledPlan:
+def _reply(plan: Plan, *, created: bool) -> ScheduledPlan:
     return ScheduledPlan(plan.id, plan.kind, plan.state.name.lower(), created)

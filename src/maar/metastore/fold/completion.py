@@ -14,7 +14,7 @@ from maar.metastore.records.entries import PlanCompleted
 from maar.metastore.records.packs import pack, unpack
 from maar.metastore.state.index import FoundBlock
 from maar.metastore.state.retired import Cause, Retired
-from maar.metastore.state.state import MetaState, Scope
+from maar.metastore.state.state import MetaState, SetbackScope
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, FencingToken
 from maar.model.lane import Item
@@ -92,7 +92,7 @@ def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refus
 
 
 def _remember_success(state: MetaState, plan: Plan) -> None:
-    scope = Scope(plan.kind, plan.key)
+    scope = SetbackScope(plan.kind, plan.key)
     state.setbacks.pop(scope, None)
     if plan.rolls_back is not None:
         leftovers.bury(state, plan.rolls_back, plan.tokens)

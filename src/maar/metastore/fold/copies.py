@@ -68,16 +68,16 @@ def may_leave(
     """Whether the copy of a block that left the index may be deleted in a store (S14)."""
     if cause is not Cause.REPLACED:
         return True
-    if store not in wanted(state, meta):
+    if store not in wanted_stores(state, meta):
         return True
     return all(is_settled(state, output, store) for output in outputs)
 
 
-def wanted(state: MetaState, meta: BlockOutline) -> tuple[StoreName, ...]:
+def wanted_stores(state: MetaState, meta: BlockOutline) -> tuple[StoreName, ...]:
     """The stores that should hold a block; of segments only their home."""
     if not is_copied(meta):
         return (meta.store,)
-    return state.stores.wanted(meta.tenant, meta.store)
+    return state.stores.wanted_stores(meta.tenant, meta.store)
 
 
 def is_buried(state: MetaState, store: StoreName, key: str) -> bool:
@@ -94,16 +94,16 @@ def has_room(state: MetaState, store: StoreName, more: int = 1) -> bool:
 
 def set_stores(state: MetaState, entry: StoresSet) -> Effects:
     """A store that leaves goes on leaving, and is forgotten when it holds nothing any more."""
-    if entry.stores.checked() or len(entry.stores.tenants) > state.policy.tenants_max:
-        return (Refused(Refusal.STORES, what=entry.stores.checked()),)
-    still = {*entry.stores.names(), *state.blocks.copies.known(), *state.tombstones.stores()}
+    if entry.stores.problem() or len(entry.stores.tenants) > state.policy.tenants_max:
+        return (Refused(Refusal.STORES, what=entry.stores.problem()),)
+    still = {*entry.stores.names(), *state.blocks.copies.holders(), *state.tombstones.stores()}
     leaving = tuple(name for name in state.stores.leaving if name in still)
     return _change(state, msgspec.structs.replace(entry.stores, leaving=leaving))
 
 
 def leave(state: MetaState, entry: StoreLeaves) -> Effects:
     before = state.stores
-    known = {*before.names(), *state.blocks.copies.known()}
+    known = {*before.names(), *state.blocks.copies.holders()}
     others = [n for n in before.names() if n != entry.store and n not in before.leaving]
     if entry.store not in known or (entry.leaves and not others):
         return (Refused(Refusal.UNKNOWN_STORE, what=entry.store),)
@@ -205,7 +205,7 @@ def _refusal(
     for store, copy in change.made.items():
         if store in stores_of(rest):
             return Refusal.HAS_COPY
-        if store not in wanted(state, meta):
+        if store not in wanted_stores(state, meta):
             return Refusal.UNKNOWN_STORE
         if sorted(table for table, _ in copy.files) != sorted(file.table for file in meta.files):
             return Refusal.COPY_KEY
@@ -264,7 +264,7 @@ def _at_another_home(state: MetaState, meta: BlockMeta) -> BlockMeta:
     it is merged into is written there.
     """
     held = stores_of(meta)
-    home = next((name for name in wanted(state, meta) if name in held), held[0])
+    home = next((name for name in wanted_stores(state, meta) if name in held), held[0])
     moved = msgspec.structs.replace(meta, store=home)
     return _with_copies(moved, {}, at=LeaseTime(0))
 

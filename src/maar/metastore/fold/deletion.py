@@ -59,7 +59,7 @@ def order(state: MetaState, mask: Mask, request: DeletionRequest | None = None) 
     """What somebody asks for; nothing when the same request was made before. Rejected when there
     are too many, or when the request's name is that of another deletion.
     """
-    if asked(state, mask, request) is not None:
+    if same_request(state, mask, request) is not None:
         return []
     if is_full(state):
         raise Rejected(
@@ -69,7 +69,7 @@ def order(state: MetaState, mask: Mask, request: DeletionRequest | None = None) 
     return [PredicateAdded(mask, request)]
 
 
-def asked(state: MetaState, mask: Mask, request: DeletionRequest | None) -> Predicate | None:
+def same_request(state: MetaState, mask: Mask, request: DeletionRequest | None) -> Predicate | None:
     """The deletion that the same request made, carried out or not: to make another one would delete
     what was pushed since.
     """
@@ -83,10 +83,10 @@ def asked(state: MetaState, mask: Mask, request: DeletionRequest | None) -> Pred
     return found
 
 
-def taken(
+def predicate_of(
     effects: Iterable[Effect], state: MetaState, mask: Mask, request: DeletionRequest | None = None
 ) -> Predicate:
-    found = asked(state, mask, request)
+    found = same_request(state, mask, request)
     if found is not None:
         return found
     for effect in effects:
@@ -186,7 +186,7 @@ def refusal(allowed: Deletable, result: PlanResult) -> Refusal | None:
     return None if allowed.whole.isdisjoint(left) else Refusal.HIDDEN
 
 
-def unfinished(state: MetaState, predicate: Predicate) -> str:
+def why_unfinished(state: MetaState, predicate: Predicate) -> str:
     """Why a block from before a predicate may still come, in a sentence; '' when none can."""
     if state.adopting:
         return str(Refusal.ADOPTING)
@@ -224,7 +224,7 @@ def add(state: MetaState, entry: PredicateAdded) -> Effects:
     made = Predicate(
         state.index, state.incarnation, state.lease_time, entry.mask, request=entry.request
     )
-    if made.asked_by() in state.asked_deletions:
+    if made.request_key() in state.asked_deletions:
         return ()  # the same request has made one
     if is_full(state):
         return (Refused(Refusal.TOO_MANY, what=entry.mask.service),)
@@ -234,7 +234,7 @@ def add(state: MetaState, entry: PredicateAdded) -> Effects:
 
 
 def _remember(state: MetaState, predicate: Predicate) -> None:
-    if (name := predicate.asked_by()) is not None:
+    if (name := predicate.request_key()) is not None:
         state.asked_deletions[name] = predicate
         plans.trim(state.asked_deletions, state.policy.finished_max)
 
@@ -244,7 +244,7 @@ def drop(state: MetaState, entry: PredicatesDropped) -> Effects:
     effects: list[Effect] = []
     for name in entry.predicates:
         predicate = state.predicates.get(name)
-        if predicate is None or unfinished(state, predicate):
+        if predicate is None or why_unfinished(state, predicate):
             effects.append(Refused(Refusal.STILL_NEEDED, what=str(name)))
             continue
         del state.predicates[name]
@@ -265,5 +265,5 @@ def restore(state: MetaState, found: Iterable[Predicate]) -> None:
         state.predicates.pop(name, None)
         made = msgspec.structs.replace(each, later=(*each.later, state.incarnation))
         state.predicates[name] = made
-        if made.asked_by() not in state.asked_deletions:
+        if made.request_key() not in state.asked_deletions:
             _remember(state, made)

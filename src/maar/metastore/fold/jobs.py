@@ -105,18 +105,18 @@ def end_session(state: MetaState, plan: Plan, *, completed: bool) -> None:
         eligible_at=LeaseTime(max(record.eligible_at, state.lease_time + rest_ns)),
     )
     one_session = completed and not state.kinds[plan.kind].by_interval
-    state.jobs[record.id] = _ended(after) if one_session else after
+    state.jobs[record.id] = _end_run(after) if one_session else after
 
 
 def end_runs(state: MetaState, entry: RunsEnded) -> Effects:
     for job in entry.jobs:
         record = state.jobs.get(job)
         if record is not None and record.run_started is not None:
-            state.jobs[job] = _ended(record)
+            state.jobs[job] = _end_run(record)
     return ()
 
 
-def _ended(record: JobRecord) -> JobRecord:
+def _end_run(record: JobRecord) -> JobRecord:
     return msgspec.structs.replace(record, run_started=None, work_ns=0, last_work_ns=record.work_ns)
 
 

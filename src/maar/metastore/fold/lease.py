@@ -81,7 +81,7 @@ def not_grantable(state: MetaState, plan: Plan, item: Grant) -> Refusal | None:
     if not rested and not (item.by_hand and plan.state is not PlanState.EXCLUDED):
         return Refusal.NOT_ELIGIBLE
     if plan.resources:
-        held = state.plans.occupied_at(state.lease_time, but=plan.id)
+        held = state.plans.slots_in_use(state.lease_time, but=plan.id)
         if busy(plan.resources, held, slots=state.policy.resource_slots):
             return Refusal.RESOURCE_BUSY
     return Refusal.TOO_MANY if attempts_left(state) < 1 else None

@@ -3,7 +3,7 @@
 The snapshot lacks what happened after it. Plans that it knows may have been completed since, under
 tokens that it never saw; blocks that it lists as live may have been replaced and deleted. So all
 plans end, nothing is deleted, and the store is searched for what exists: see
-metastore/leader/adoption.py.
+metastore/leader/stores/adoption.py.
 """
 
 from __future__ import annotations

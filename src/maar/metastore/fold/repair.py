@@ -30,7 +30,7 @@ from maar.model.repair import RepairOrder, RepairType
 from maar.model.time import LeaseTime
 from maar.model.token_range import TokenRange
 from maar.services.repair import rules
-from maar.services.repair.history import NO_HISTORY, Repaired, extended, trimmed
+from maar.services.repair.history import NO_HISTORY, Repaired, extend, trim
 from maar.services.repair.ranges import token_of, vnode, vnode_around
 
 LOST_MAX = 10_000  # blocks that are named; more are only counted
@@ -93,8 +93,8 @@ def _extend(
     own = entry.subrange is not None and tokens == TokenRange(*entry.subrange)
     done = Repaired(tokens, began, entry.work_ns if own else 0)
     known = state.repairs.history.pop(key, NO_HISTORY)  # the newest comes last
-    known = trimmed(known, before=entry.forget_before)
-    state.repairs.history[key] = extended(known, vnode(number), done)
+    known = trim(known, before=entry.forget_before)
+    state.repairs.history[key] = extend(known, vnode(number), done)
     plans.trim(state.repairs.history, state.policy.ranges_max)
 
 
@@ -102,7 +102,7 @@ def _forget(state: MetaState, before: LeaseTime) -> None:
     """Ranges that nobody repaired for so long: of tenants that are gone, or of former stores."""
     history = state.repairs.history
     while (oldest := next(iter(history), None)) is not None:
-        left = trimmed(history[oldest], before=before)
+        left = trim(history[oldest], before=before)
         if left != NO_HISTORY:
             return
         del history[oldest]

@@ -16,7 +16,7 @@ from maar.metastore.fold import attempts, leftovers
 from maar.metastore.fold import plan as plans
 from maar.metastore.records.effects import Effects, Refused, RollbackScheduled, RolledBack
 from maar.metastore.records.entries import Grant, RollbacksScheduled, RollbackWish
-from maar.metastore.state.state import MetaState, Scope
+from maar.metastore.state.state import MetaState, SetbackScope
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import ROLLBACK, AttemptEnd, Lease, Plan, PlanState
 from maar.model.refusal import Refusal
@@ -126,7 +126,7 @@ def _remove(state: MetaState, plan: Plan, wish: RollbackWish) -> RolledBack:
 
 def _remember_setback(state: MetaState, plan: Plan, until: LeaseTime) -> None:
     """A scope whose plans always fail is due less and less often."""
-    scope = Scope(plan.kind, plan.key)
+    scope = SetbackScope(plan.kind, plan.key)
     before = state.setbacks.get(scope)
     state.setbacks[scope] = Setback(before.failures + 1 if before else 1, until)
     plans.trim(state.setbacks, state.policy.scopes_max)

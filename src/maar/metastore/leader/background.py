@@ -14,7 +14,7 @@ from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore, exists
 from maar.ports.stores import Stores
-from maar.services.deletion import Deleter
+from maar.services.deletion import BatchDeleter
 
 AWAY_NS = 10 * SECOND_NS  # a store that did not answer is not waited for again for so long
 
@@ -46,7 +46,7 @@ class Deleting(Led, Protocol):
 
 def deleter(
     leader: Deleting, store: ObjectStore, clock: Clock, *, one_of_several: bool = False
-) -> Deleter:
+) -> BatchDeleter:
     """Deletes what a leader may delete, as long as it leads (S1, S5).
 
     With several stores, the store itself is asked too whether the log was restored: the restored
@@ -62,7 +62,7 @@ def deleter(
             )
         return going
 
-    return Deleter(store, confirm, clock.monotonic_ns)
+    return BatchDeleter(store, confirm, clock.monotonic_ns)
 
 
 class LedStores:
@@ -77,15 +77,15 @@ class LedStores:
     @property
     def first(self) -> ObjectStore:
         """The one that holds what is not of a single store: snapshots, commits, deletions."""
-        return self._stores.named(self._stores.names()[0])
+        return self._stores.open(self._stores.names()[0])
 
     def names(self, state: MetaState) -> tuple[StoreName, ...]:
         """All that are known: by the log, or, before it has been told any, by the settings."""
         return state.stores.names() or self._stores.names()
 
-    def named(self, store: StoreName) -> ObjectStore:
+    def open(self, store: StoreName) -> ObjectStore:
         """Unavailable when it cannot be opened now; InvalidInput when it is another one."""
-        found = self._stores.named(store)
+        found = self._stores.open(store)
         if found.settings().name != store:
             raise InvalidInput(
                 f"it is in the store {store!r}, and this is {found.settings().name!r}",
@@ -98,9 +98,9 @@ class LedStores:
         until_ns = self._clock.monotonic_ns() + AWAY_NS
         self._away.update(dict.fromkeys(stores, until_ns))
 
-    def deleter(self, store: StoreName) -> Deleter:
+    def deleter(self, store: StoreName) -> BatchDeleter:
         """Unavailable also when the store did not answer a short time ago."""
         if self._clock.monotonic_ns() < self._away.get(store, 0):
             raise Unavailable(f"store {store} did not answer a short time ago")
         several = len(self._stores.names()) > 1
-        return deleter(self._leader, self.named(store), self._clock, one_of_several=several)
+        return deleter(self._leader, self.open(store), self._clock, one_of_several=several)

@@ -86,7 +86,7 @@ class DamageReports:
                 found.append((state.blocks.where[place[0]].tenant, place[0]))
         return found
 
-    def asked(self, blocks: Iterable[BlockId]) -> None:
+    def forget(self, blocks: Iterable[BlockId]) -> None:
         """A repair was asked to look at all copies of these: once for each time that a reader
         complains.
         """

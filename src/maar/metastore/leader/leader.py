@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 
-from maar.metastore.leader import claim
+from maar.metastore.leader.stores import claim
 from maar.metastore.records.effects import Effect
 from maar.metastore.records.entries import (
     Entry,

@@ -40,7 +40,7 @@ RETRY_S = 5.0  # at most, after the store failed
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
-class Written(NamedTuple):
+class WrittenBytes(NamedTuple):
     """What a writer wrote of a dataset in a second, of which the bytes are summed up."""
 
     tenant: TenantId
@@ -108,7 +108,7 @@ class PlacementManager:
         self._store = store
         self._clock = clock
         self._metrics = PlacementMetrics(registry)
-        self._heard: dict[Written, int] = {}  # bytes, since they were last recorded
+        self._heard: dict[WrittenBytes, int] = {}  # bytes, since they were last recorded
         self._leader_term = PlacementTerm(settings)
         self._done_ns: int | None = None  # None while another replica leads
         self._metrics.age.set_function(self._age_s)
@@ -142,7 +142,7 @@ class PlacementManager:
             new.discard(meta.id)  # sent twice at once, it is still one
             source = WriteSource(meta.shard, meta.created_by)
             for dataset in meta.datasets:
-                written = Written(dataset.tenant, dataset.service, source, second)
+                written = WrittenBytes(dataset.tenant, dataset.service, source, second)
                 size = min(max(dataset.size, 0), meta.size)
                 if written in heard or len(heard) < self._heard_max:
                     heard[written] = heard.get(written, 0) + size
@@ -298,6 +298,6 @@ def surroundings(state: MetaState, limits: Callable[[TenantId], TenantLimits]) -
     )
 
 
-def _record_all(builder: RulesBuilder, heard: Mapping[Written, int]) -> None:
+def _record_all(builder: RulesBuilder, heard: Mapping[WrittenBytes, int]) -> None:
     for (tenant, service, source, second), size in heard.items():
         builder.record(tenant, service, source, size, second * SECOND_NS)

@@ -56,7 +56,9 @@ class LeaderSchedule:
 
     async def jobs(self, *, tenant: str, kind: str, limit: int) -> tuple[JobView, ...]:
         at, found = self._term.moment(), []
-        for number, known in enumerate(schedule.wanted(self._term.book, tenant=tenant, kind=kind)):
+        for number, known in enumerate(
+            schedule.matching_jobs(self._term.book, tenant=tenant, kind=kind)
+        ):
             found.append(schedule.view(self._state, known, at))
             if number % SEEN_AT_ONCE == SEEN_AT_ONCE - 1:
                 await asyncio.sleep(0)

@@ -16,11 +16,10 @@ from maar.metastore.decide import prepare, repairs, rollbacks, schedule
 from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader import inbox
-from maar.metastore.leader.adoption import Adoption
-from maar.metastore.leader.cleaner import Cleaner
 from maar.metastore.leader.damage_reports import DamageReports
-from maar.metastore.leader.dead_letters import DeadLetters
-from maar.metastore.leader.eraser import Eraser
+from maar.metastore.leader.deleting.cleaner import Cleaner
+from maar.metastore.leader.deleting.eraser import Eraser
+from maar.metastore.leader.deleting.orphans_of_stores import OrphansOfStores
 from maar.metastore.leader.inbox import (
     Add,
     Command,
@@ -32,13 +31,14 @@ from maar.metastore.leader.inbox import (
     Request,
 )
 from maar.metastore.leader.leader import Leader
-from maar.metastore.leader.letters_of_stores import LettersOfStores
-from maar.metastore.leader.orphans_of_stores import OrphansOfStores
+from maar.metastore.leader.letters.dead_letters import DeadLetters
+from maar.metastore.leader.letters.letters_of_stores import LettersOfStores
 from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
 from maar.metastore.leader.rings import LeaderRings
 from maar.metastore.leader.snapshots import Snapshots
-from maar.metastore.leader.store_keeper import StoreKeeper
+from maar.metastore.leader.stores.adoption import Adoption
+from maar.metastore.leader.stores.store_keeper import StoreKeeper
 from maar.metastore.leader.time_zones import offset_of
 from maar.metastore.records.effects import AlarmCeased, AlarmRaised, CopiesLost, Effect
 from maar.metastore.records.entries import Entry
@@ -428,7 +428,7 @@ class LeaderTerm:
         if not healing:
             return
         await self._commit([*healing], now)
-        self.damage.asked(
+        self.damage.forget(
             block
             for entry in healing
             for made in entry.plans

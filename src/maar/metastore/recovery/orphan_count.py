@@ -10,9 +10,15 @@ from dataclasses import dataclass, field
 
 from maar.background import Threads
 from maar.metastore.decide import orphans
-from maar.metastore.leader.letter_box import Box
-from maar.metastore.leader.orphan_commits import Commits
-from maar.metastore.leader.orphan_search import Attempts, Kept, OrphanKind, Outputs, SearchTools
+from maar.metastore.leader.deleting.orphan_commits import Commits
+from maar.metastore.leader.deleting.orphan_search import (
+    Attempts,
+    KeptSentences,
+    OrphanKind,
+    Outputs,
+    SearchTools,
+)
+from maar.metastore.leader.letters.letter_box import Box
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import Unavailable
@@ -60,7 +66,7 @@ async def count(stores: Iterable[ObjectStore], state: MetaState) -> OrphanCount:
     found = OrphanCount()
     if state.adopting:
         return found
-    threads, kept = Threads(THREADS, "orphans", when_closed=Unavailable), Kept()
+    threads, kept = Threads(THREADS, "orphans", when_closed=Unavailable), KeptSentences()
     try:
         for store in stores:
             await threads.do(_count_segments, store, state, found)
@@ -90,10 +96,10 @@ def _letter_blocks(store: ObjectStore, state: MetaState) -> Iterator[BlockId]:
     for life in orphans.lives(state):
         box = Box(store, life)
         for infos in (box.waiting(), box.list_held()):
-            yield from _named(list(infos))
+            yield from _blocks_named(list(infos))
 
 
-def _named(letters: Sequence[ObjectInfo]) -> Iterator[BlockId]:
+def _blocks_named(letters: Sequence[ObjectInfo]) -> Iterator[BlockId]:
     for info in letters:
         block = keys.letter_about(keys.letter_place(info.key)[2])
         if block is not None:

@@ -3,7 +3,7 @@
 The new log has another incarnation and begins far above the last index that was saved, so that no
 token, plan or index of the lost entries is used again. Its first snapshot already says that it
 adopts: no leader deletes anything before the store has been searched
-(metastore/leader/adoption.py).
+(metastore/leader/stores/adoption.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from maar.metastore.fold import trust
-from maar.metastore.leader import claim
+from maar.metastore.leader.stores import claim
 from maar.metastore.records.entries import (
     Entry,
     Reincarnated,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from maar.metastore.leader.store_inventory import StoreListing
+from maar.metastore.leader.stores.store_inventory import StoreListing
 from maar.metastore.records.entries import StateHashed, decode
 from maar.metastore.recovery import orphan_count
 from maar.metastore.recovery.orphan_count import OrphanCount
@@ -58,7 +58,7 @@ async def verify(log: Log, store: ObjectStore | Stores, *, objects: bool = False
     """`objects`: also whether the stores hold every copy of every live block, by its size."""
     found = Findings()
     stores = stores_of(store)
-    store = stores.named(stores.names()[0])
+    store = stores.open(stores.names()[0])
     end, found.first = await log.head(), await log.first()
     good = await _snapshots(log, store, end, found)
     damaged = {key: cause for key, cause in found.snapshots.items() if cause}
@@ -79,7 +79,7 @@ async def verify(log: Log, store: ObjectStore | Stores, *, objects: bool = False
     found.blocks, found.adopting = len(state.blocks), bool(state.adopting)
     if objects:
         await asyncio.to_thread(_look_for_objects, stores, state, found)
-        every = [stores.named(name) for name in stores.names()]
+        every = [stores.open(name) for name in stores.names()]
         found.orphans = await orphan_count.count(every, state)
     return found
 
@@ -162,7 +162,7 @@ def _compare_snapshot(
 
 
 def _look_for_objects(stores: Stores, state: MetaState, found: Findings) -> None:
-    listings = {name: StoreListing(stores.named(name)) for name in stores.names()}
+    listings = {name: StoreListing(stores.open(name)) for name in stores.names()}
     found.objects = 0
     for partition in state.blocks.partitions():
         for meta in blocks_in(partition.chunks):

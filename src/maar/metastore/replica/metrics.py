@@ -238,7 +238,7 @@ class MetastoreMetrics:
             self.plans.labels(member.name.lower()).set(count)
         for name, count in sizes(state).items():
             self.items.labels(name).set(count)
-        self.joined.set(state.queue.joined())
+        self.joined.set(state.queue.count_joined())
         self.failure_limit.set(max(state.policy.failure_limit, state.raised_limit(now)))
         self.retired.set(len(state.retired))
         self.leftovers.set(len(state.leftovers))

@@ -1,11 +1,12 @@
 """Metrics of repairs: how much is repaired, how old that is, and what is left to do.
 
-The gauges go through all tenants with blocks, so they are set every half minute, and for so many
-jobs at most.
+The gauges are of tenants with blocks, of so many at most. They are set anew every half minute, in
+steps: those of a few tenants in each turn of the leader's loop.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
@@ -26,9 +27,11 @@ from maar.metastore.state.state import MetaState
 from maar.metastore.views import repairs
 from maar.model.ids import NO_TENANT, TenantId
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.ports.repairs import RepairJob
 
 EVERY_NS = 30 * SECOND_NS
-JOBS_MAX = 2_000  # that have gauges of their own
+TENANTS_MAX = 1_000  # that have gauges of their own
+TENANTS_AT_ONCE = 10
 
 
 class RepairMetrics:
@@ -52,6 +55,8 @@ class RepairMetrics:
         self.damaged = counter("damaged_copies", "Copies that were missing or not whole")
         self.found_lost = counter("found_lost_blocks", "Blocks that were found without a copy")
         self._observed_at: LeaseTime | None = None
+        self._todo: deque[TenantId] = deque()  # of the present round
+        self._shown: dict[tuple[str, str], LeaseTime] = {}  # with gauges, and since which round
         self._tenants: set[TenantId] = set()  # whose sessions are counted by themselves
 
     def count(self, effects: Sequence[Effect], state: MetaState) -> None:
@@ -81,7 +86,7 @@ class RepairMetrics:
         if plan is None or plan.repair is None:
             return
         tenant = plan.key.tenant
-        if tenant not in self._tenants and len(self._tenants) >= JOBS_MAX:
+        if tenant not in self._tenants and len(self._tenants) >= TENANTS_MAX:
             tenant = NO_TENANT
         self._tenants.add(tenant)
         successful = "yes" if isinstance(effect, Completed) else "no"
@@ -89,14 +94,30 @@ class RepairMetrics:
 
     def observe(self, state: MetaState, now: LeaseTime) -> None:
         self.lost.set(len(state.repairs.lost))
-        if self._observed_at is not None and now - self._observed_at < EVERY_NS:
-            return
-        self._observed_at = now
-        for gauge in (self.ratio, self.age, self.remaining):
-            gauge.clear()
-        for job in islice(repairs.told_jobs(state, jobs.moment(state, now)), JOBS_MAX):
-            whose = (job.tenant, job.type)
-            self.ratio.labels(*whose).set(job.percent_repaired / 100.0)
-            self.remaining.labels(*whose).set(job.remaining_s)
-            if job.age_s is not None:
-                self.age.labels(*whose).set(job.age_s)
+        if not self._todo:
+            if self._observed_at is not None and now - self._observed_at < EVERY_NS:
+                return
+            self._observed_at = now
+            self._todo.extend(islice(state.tenants_with_blocks(), TENANTS_MAX))
+        at = jobs.moment(state, now)
+        for _ in range(min(TENANTS_AT_ONCE, len(self._todo))):
+            for job in repairs.status_of(state, self._todo.popleft(), at):
+                self._show(job)
+        if not self._todo:
+            self._hide_gone()
+
+    def _show(self, job: RepairJob) -> None:
+        whose = (job.tenant, job.type)
+        assert self._observed_at is not None
+        self._shown[whose] = self._observed_at
+        self.ratio.labels(*whose).set(job.percent_repaired / 100.0)
+        self.remaining.labels(*whose).set(job.remaining_s)
+        if job.age_s is not None:
+            self.age.labels(*whose).set(job.age_s)
+
+    def _hide_gone(self) -> None:
+        """Jobs that the round did not come to have no gauges any more."""
+        for whose in [each for each, since in self._shown.items() if since != self._observed_at]:
+            del self._shown[whose]
+            for gauge in (self.ratio, self.age, self.remaining):
+                gauge.remove(*whose)

@@ -96,7 +96,7 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
     },
     "dead attempts": lambda state: list(state.leftovers.dead),
     "copies": lambda state: _copies(state.blocks),
-    "tombstones": lambda state: list(state.tombstones.derived()),
+    "tombstones": lambda state: list(state.tombstones.derived_views()),
 }
 
 
@@ -107,7 +107,7 @@ def _copies(index: Index) -> object:
         for tenant, lists in copies.lacking.items()
         for stores, ids in lists.items()
     }
-    return copies.stores, copies.sums, lacking, copies.homes
+    return copies.stores, copies.sums, lacking, copies.of_tenant, copies.of_store
 
 
 def _as_lists(lists: Mapping[T, Iterable[object]]) -> dict[T, list[object]]:

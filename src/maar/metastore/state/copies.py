@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import NamedTuple
 
+import msgspec
+
 from maar.metastore.state.rows import Ids
 from maar.model.block import BlockOutline
 from maar.model.ids import BlockId, StoreName, TenantId
 from maar.model.stores import NO_STORES, StoreSet, is_copied, stores_of
 
 
-class Held(NamedTuple):
+class Held(msgspec.Struct, frozen=True, order=True, gc=False):
     """Whose blocks, written where, and all the stores that hold them, sorted."""
 
     tenant: TenantId
@@ -26,22 +28,24 @@ class Held(NamedTuple):
     stores: tuple[StoreName, ...]
 
 
-@dataclass(slots=True)
-class CopySum:
+class CopySum(msgspec.Struct, gc=False):
     blocks: int = 0
     bytes: int = 0
 
-    def add(self, other: CopySum) -> None:
-        self.blocks += other.blocks
-        self.bytes += other.bytes
+    def add(self, other: CopySum, sign: int = 1) -> None:
+        self.blocks += sign * other.blocks
+        self.bytes += sign * other.bytes
 
 
-@dataclass(slots=True)
-class StoreCopies:
+class StoreCopies(msgspec.Struct):
     """What a store holds of live blocks, and what it should hold and does not."""
 
-    held: CopySum = field(default_factory=CopySum)
-    missing: CopySum = field(default_factory=CopySum)
+    held: CopySum = msgspec.field(default_factory=CopySum)
+    missing: CopySum = msgspec.field(default_factory=CopySum)
+
+    def add(self, other: StoreCopies) -> None:
+        self.held.add(other.held)
+        self.missing.add(other.missing)
 
 
 class Whole(NamedTuple):
@@ -55,63 +59,100 @@ class Whole(NamedTuple):
 
 @dataclass(slots=True)
 class Copies:
+    """There may be very many tenants, so what is asked of one, or of the stores, never goes through
+    the sums of all.
+    """
+
     stores: StoreSet = NO_STORES
     sums: dict[Held, CopySum] = field(default_factory=dict)
+    of_tenant: dict[TenantId, dict[Held, CopySum]] = field(default_factory=dict)  # the same sums
+    of_store: dict[StoreName, StoreCopies] = field(default_factory=dict)  # added up
     # Blocks that are not yet at all their stores, by the stores that lack them: while one of those
     # is away, what the others lack is found without going through what only it lacks.
     lacking: dict[TenantId, dict[tuple[StoreName, ...], Ids]] = field(default_factory=dict)
-    homes: dict[TenantId, dict[StoreName, int]] = field(default_factory=dict)  # in how many sums
 
     def count(self, meta: BlockOutline, sign: int) -> None:
         """A block comes or goes."""
         if not is_copied(meta):
             return
-        held = Held(meta.tenant, meta.store, stores_of(meta))
+        held, one = Held(meta.tenant, meta.store, stores_of(meta)), CopySum(1, meta.size)
         total = self.sums.get(held)
         if total is None:
-            total = self.sums[held] = CopySum()
-            self.homes.setdefault(held.tenant, {})
-            self.homes[held.tenant][held.home] = self.homes[held.tenant].get(held.home, 0) + 1
-        total.blocks += sign
-        total.bytes += sign * meta.size
+            total = CopySum()
+            self._put(held, total)
+        total.add(one, sign)
         if not total.blocks:
-            del self.sums[held]
-            self._leave_home(held)
-        self._list(held, meta.id, sign)
+            self._drop(held)
+        missing = self.missing(held)
+        self._count_in_stores(held, missing, one, sign)
+        self._list(held.tenant, missing, meta.id, sign)
 
-    def _leave_home(self, held: Held) -> None:
-        homes = self.homes[held.tenant]
-        homes[held.home] -= 1
-        if not homes[held.home]:
-            del homes[held.home]
-        if not homes:
-            del self.homes[held.tenant]
+    def _put(self, held: Held, total: CopySum) -> None:
+        self.sums[held] = total
+        self.of_tenant.setdefault(held.tenant, {})[held] = total
+
+    def _drop(self, held: Held) -> None:
+        del self.sums[held]
+        of_tenant = self.of_tenant[held.tenant]
+        del of_tenant[held]
+        if not of_tenant:
+            del self.of_tenant[held.tenant]
+
+    def _count_in_stores(
+        self, held: Held, missing: tuple[StoreName, ...], by: CopySum, sign: int = 1
+    ) -> None:
+        for name in held.stores:
+            self._of_store(name).held.add(by, sign)
+        for name in missing:
+            self._of_store(name).missing.add(by, sign)
+        for name in (*held.stores, *missing):
+            found = self.of_store.get(name)
+            if found is not None and not found.held.blocks and not found.missing.blocks:
+                del self.of_store[name]
+
+    def _of_store(self, name: StoreName) -> StoreCopies:
+        found = self.of_store.get(name)
+        if found is None:
+            found = self.of_store[name] = StoreCopies()
+        return found
 
     def load_sum(self, held: Held, total: CopySum) -> None:
-        """From a snapshot."""
-        self.sums[held] = total
-        homes = self.homes.setdefault(held.tenant, {})
-        homes[held.home] = homes.get(held.home, 0) + 1
+        """From a snapshot; `add_up` follows when all of it is there."""
+        self._put(held, total)
+
+    def add_up(self) -> None:
+        """What the stores hold and lack, anew."""
+        self.of_store = {}
+        for held, total in self.sums.items():
+            self._count_in_stores(held, self.missing(held), total)
+
+    def homes(self, tenant: TenantId) -> set[StoreName]:
+        """Where the tenant's blocks were written."""
+        return {held.home for held in self.of_tenant.get(tenant, ())}
+
+    def blocks_wanted_in(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> int:
+        """How many of the tenant's blocks exactly these stores should hold."""
+        return sum(
+            total.blocks
+            for held, total in self.of_tenant.get(tenant, {}).items()
+            if self.stores.wanted_stores(tenant, held.home) == stores
+        )
 
     def is_all_copied(self, tenant: TenantId) -> bool:
         return tenant not in self.lacking
-
-    def is_whole(self, held: Held) -> bool:
-        """Whether blocks that these stores hold are at all the stores that should hold them."""
-        return not self.missing(held)
 
     def missing(self, held: Held) -> tuple[StoreName, ...]:
         """The stores that should hold these blocks and do not, sorted."""
         if held.stores == (held.home,) and not self.stores.stores:
             return ()  # there are no others: the usual case costs nothing
-        wanted = self.stores.wanted(held.tenant, held.home)
+        wanted = self.stores.wanted_stores(held.tenant, held.home)
         return tuple(name for name in wanted if name not in held.stores)
 
     def surplus(self, held: Held) -> tuple[StoreName, ...]:
         """The stores that hold these blocks and should not, if all those do that should."""
         if held.stores == (held.home,) and not self.stores.stores:
             return ()
-        wanted = self.stores.wanted(held.tenant, held.home)
+        wanted = self.stores.wanted_stores(held.tenant, held.home)
         if not set(wanted) <= set(held.stores):
             return ()
         return tuple(name for name in held.stores if name not in wanted)
@@ -125,46 +166,39 @@ class Copies:
         lists = self.lacking.get(tenant, {})
         return merge(*(ids for missing, ids in lists.items() if not set(missing) <= set(down)))
 
-    def lacked_by(self, store: StoreName) -> frozenset[TenantId]:
+    def tenants_lacking(self, store: StoreName) -> frozenset[TenantId]:
         """The tenants with a block that a store should hold and does not."""
         return frozenset(
-            held.tenant
-            for held in self.sums
-            if held.tenant in self.lacking
-            and store not in held.stores
-            and store in self.stores.wanted(held.tenant, held.home)
+            tenant
+            for tenant, lists in self.lacking.items()
+            if any(store in missing for missing in lists)
         )
 
-    def tenants(self) -> list[TenantId]:
-        """Those that have blocks, sorted."""
-        return sorted({held.tenant for held in self.sums})
-
-    def known(self) -> set[StoreName]:
+    def holders(self) -> set[StoreName]:
         """The stores that hold a block, whether the settings have them or not."""
-        return {name for held in self.sums for name in held.stores}
+        return {name for name, found in self.of_store.items() if found.held.blocks}
 
     def of_stores(self, tenants: Iterable[TenantId] | None = None) -> dict[StoreName, StoreCopies]:
         """What every store holds and lacks, of all tenants or of some."""
-        asked = None if tenants is None else set(tenants)
-        found = {name: StoreCopies() for name in sorted({*self.stores.names(), *self.known()})}
-        for held, total in self.sums.items():
-            if asked is not None and held.tenant not in asked:
-                continue
+        found = {name: StoreCopies() for name in sorted({*self.stores.names(), *self.of_store})}
+        if tenants is None:
+            for name, total in self.of_store.items():
+                found[name].add(total)
+            return found
+        asked = (self.of_tenant.get(tenant, {}) for tenant in set(tenants))
+        for held, some in (item for sums in asked for item in sums.items()):
             for name in held.stores:
-                found[name].held.add(total)
-            for name in self.stores.wanted(held.tenant, held.home):
-                if name not in held.stores:
-                    found.setdefault(name, StoreCopies()).missing.add(total)
+                found[name].held.add(some)
+            for name in self.missing(held):
+                found[name].missing.add(some)
         return found
 
-    def whole_of(self, tenant: TenantId | None = None) -> Whole:
-        """How much of a tenant's blocks, or of everybody's, has all its copies."""
+    def whole_of(self, tenant: TenantId) -> Whole:
+        """How much of a tenant's blocks has all its copies."""
         every, whole = CopySum(), CopySum()
-        for held, total in self.sums.items():
-            if tenant is not None and held.tenant != tenant:
-                continue
+        for held, total in self.of_tenant.get(tenant, {}).items():
             every.add(total)
-            if self.is_whole(held):
+            if not self.missing(held):
                 whole.add(total)
         return Whole(whole.blocks, whole.bytes, every.blocks, every.bytes)
 
@@ -177,13 +211,15 @@ class Copies:
         changed = {held.tenant for held in self.sums if self.missing(held) != was[held]}
         for tenant in changed:
             self.lacking.pop(tenant, None)
+        self.add_up()
         return changed
 
     def look_again(self, metas: Iterable[BlockOutline]) -> None:
         """All blocks of tenants for which `set_stores` asked."""
         for meta in metas:
             if is_copied(meta):
-                self._list(Held(meta.tenant, meta.store, stores_of(meta)), meta.id, +1)
+                missing = self.missing(Held(meta.tenant, meta.store, stores_of(meta)))
+                self._list(meta.tenant, missing, meta.id, +1)
 
     def is_consistent(self) -> bool:
         """Whether as many blocks are listed as the sums say."""
@@ -197,17 +233,18 @@ class Copies:
             for missing, ids in lists.items()
         }
 
-    def _list(self, held: Held, block: BlockId, sign: int) -> None:
-        missing = self.missing(held)
+    def _list(
+        self, tenant: TenantId, missing: tuple[StoreName, ...], block: BlockId, sign: int
+    ) -> None:
         if not missing:
             return
         if sign > 0:
-            self.lacking.setdefault(held.tenant, {}).setdefault(missing, Ids()).add(block)
+            self.lacking.setdefault(tenant, {}).setdefault(missing, Ids()).add(block)
             return
-        lists = self.lacking.get(held.tenant, {})
+        lists = self.lacking.get(tenant, {})
         if missing in lists:
             lists[missing].discard(block)
             if not len(lists[missing]):
                 del lists[missing]
             if not lists:
-                del self.lacking[held.tenant]
+                del self.lacking[tenant]

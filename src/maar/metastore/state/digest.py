@@ -19,6 +19,7 @@ import msgspec
 
 from maar.metastore.state.rows import Ids
 from maar.metastore.state.state import MetaState
+from maar.model.policy import BACKLOG_COUNT, Policy
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -41,7 +42,7 @@ def _parts(state: MetaState) -> Iterator[object]:
         state.registration_floor,
     )
     yield "tally", dataclasses.astuple(state.tally)
-    yield "policy", state.policy
+    yield "policy", _policy(state.policy)
     yield "blocks", len(blocks), _bytes(blocks.hash)
     yield [(k, t.blocks, t.bytes, t.profiles) for k, t in sorted(blocks.totals.items())]
     yield "places", len(queue.places), _bytes(queue.hash), queue.queued, len(state.owners)
@@ -66,6 +67,14 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "asked_deletions", len(state.asked_deletions), _bytes(state.asked_deletions.hash)
     yield "successes", len(state.successes), _bytes(state.successes.hash)
     yield "stores", state.stores, "tombstones", len(state.tombstones), _bytes(state.tombstones.hash)
+
+
+def _policy(policy: Policy) -> tuple[object, ...]:
+    """As logs have it that were written before its last field was there, while that one is what it
+    is in a log that does not say: those state hashes, too.
+    """
+    fields = msgspec.structs.astuple(policy)
+    return fields if policy.backlog_count != BACKLOG_COUNT else fields[:-1]
 
 
 def _plans(state: MetaState) -> bytes:

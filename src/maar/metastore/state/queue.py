@@ -210,11 +210,11 @@ class Queue:
         lane = self.lanes.get(key)
         return map(self._item, lane.items) if lane else iter(())
 
-    def unjoined(self, key: QueueKey) -> int:
+    def count_unjoined(self, key: QueueKey) -> int:
         lane = self.lanes.get(key)
         return len(lane.items) - lane.joined if lane else 0
 
-    def joined(self) -> int:
+    def count_joined(self) -> int:
         """Segments that plans made of others, in all lanes."""
         return sum(waiting.joined for waiting in self.waiting.values())
 

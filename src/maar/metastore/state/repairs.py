@@ -6,7 +6,7 @@ and counts only as long as the same stores should hold them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,6 @@ from maar.model.ids import BlockId, StoreName, TenantId
 from maar.model.plan import JobId
 from maar.model.time import LeaseTime
 from maar.services.repair.history import RangeTimes, VnodeHistory, range_times
-from maar.services.repair.ranges import VNODES
 
 TIMES_MAX = 10_000  # sets of stores, of all tenants, of which times are kept
 
@@ -52,43 +51,59 @@ class LostCopies(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 Kept = tuple[TenantId, tuple[StoreName, ...]]
+NOTHING_KNOWN: Mapping[int, VnodeHistory] = {}
+NEVER_REPAIRED = range_times(NOTHING_KNOWN, whole_only=False)
 
 
 class History(Marked[HistoryKey, VnodeHistory]):
-    """What is known of ranges. What follows for all ranges of a set of stores is computed once, and
-    again after one of them has changed: every look at a job of the schedule asks for it.
+    """What is known of ranges, also by set of stores. What follows for all ranges of a set is
+    computed once, and again after one has changed: every look at a job of the schedule asks for it.
     """
 
-    __slots__ = ("_times",)
+    __slots__ = ("_known", "_times")
 
     def __init__(self) -> None:
         super().__init__()
+        self._known: dict[Kept, dict[int, VnodeHistory]] = {}
         self._times: dict[Kept, dict[bool, RangeTimes]] = {}
 
     def __setitem__(self, key: HistoryKey, value: VnodeHistory) -> None:
         super().__setitem__(key, value)
-        self._times.pop((key.tenant, key.stores), None)
+        kept = (key.tenant, key.stores)
+        self._known.setdefault(kept, {})[key.vnode] = value
+        self._times.pop(kept, None)
 
     def __delitem__(self, key: HistoryKey) -> None:
         super().__delitem__(key)
-        self._times.pop((key.tenant, key.stores), None)
+        self._forget(key)
 
     def pop(self, key: HistoryKey, *default: Any) -> Any:
-        self._times.pop((key.tenant, key.stores), None)
-        return super().pop(key, *default)
+        found = super().pop(key, *default)
+        self._forget(key)
+        return found
 
-    def of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> dict[int, VnodeHistory]:
-        keys = (HistoryKey(tenant, stores, number) for number in range(VNODES))
-        return {key.vnode: found for key in keys if (found := self.get(key)) is not None}
+    def _forget(self, key: HistoryKey) -> None:
+        kept = (key.tenant, key.stores)
+        ranges = self._known.get(kept, {})
+        ranges.pop(key.vnode, None)
+        if not ranges:
+            self._known.pop(kept, None)
+        self._times.pop(kept, None)
+
+    def of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> Mapping[int, VnodeHistory]:
+        return self._known.get((tenant, stores), NOTHING_KNOWN)
 
     def times(
         self, tenant: TenantId, stores: tuple[StoreName, ...], *, whole_only: bool
     ) -> RangeTimes:
+        known = self.of(tenant, stores)
+        if not known:
+            return NEVER_REPAIRED
         if len(self._times) >= TIMES_MAX:
             self._times.clear()
         kept = self._times.setdefault((tenant, stores), {})
         if whole_only not in kept:
-            kept[whole_only] = range_times(self.of(tenant, stores), whole_only=whole_only)
+            kept[whole_only] = range_times(known, whole_only=whole_only)
         return kept[whole_only]
 
 
@@ -100,7 +115,7 @@ class Repairs:
     copied: Marked[TenantId, LeaseTime] = field(default_factory=Marked)  # began when all was copied
     lost: Marked[BlockId, LostCopies] = field(default_factory=Marked)
 
-    def of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> dict[int, VnodeHistory]:
+    def of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> Mapping[int, VnodeHistory]:
         """By the number of the range; those of which nothing is known are left out."""
         return self.history.of(tenant, stores)
 

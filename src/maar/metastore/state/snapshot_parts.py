@@ -29,14 +29,14 @@ from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.rows import ID_BYTES, Ids, raw_id
 from maar.metastore.state.state import (
     Anchor,
+    CountsSinceGenesis,
     EndedAttempt,
     MetaState,
     Pin,
     RaisedLimit,
     RetentionHold,
-    Scope,
+    SetbackScope,
     Spent,
-    Totals,
 )
 from maar.metastore.state.tombstones import Buried, Tombstone
 from maar.metastore.state.windows import Window, WindowSum
@@ -190,7 +190,7 @@ class LeftoversPart(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 
 class SetbackRecord(msgspec.Struct, frozen=True, array_like=True):
-    scope: Scope
+    scope: SetbackScope
     failures: int
     until: LeaseTime
 
@@ -202,7 +202,7 @@ class Setbacks(msgspec.Struct, frozen=True, array_like=True, tag=17):
 
 
 class SuccessRecord(msgspec.Struct, frozen=True, array_like=True):
-    scope: Scope
+    scope: SetbackScope
     at: LeaseTime
 
 
@@ -443,7 +443,7 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield from (Predicates(some) for some in _some(state.predicates.values()))
     yield from (AskedDeletions(some) for some in _some(state.asked_deletions.values()))
     windows = (
-        WindowRecord(key, _told(window.fresh), _told(window.clustered))
+        WindowRecord(key, _as_tuple(window.fresh), _as_tuple(window.clustered))
         for key, window in sorted(state.blocks.windows.by_key.items())
     )
     yield WindowSums(tuple(islice(windows, PART_ITEMS)))
@@ -454,7 +454,7 @@ def parts_of(state: MetaState) -> Iterator[Part]:
 
 def _copies(state: MetaState) -> Iterator[Part]:
     sums = (
-        CopySumRecord(*held, total.blocks, total.bytes)
+        CopySumRecord(held.tenant, held.home, held.stores, total.blocks, total.bytes)
         for held, total in sorted(state.blocks.copies.sums.items())
     )
     yield CopySums(tuple(islice(sums, PART_ITEMS)))
@@ -500,7 +500,7 @@ def _load_repairs(
                 repairs.lost[record.block] = record.lost
 
 
-def _told(sums: WindowSum) -> tuple[int, int, int]:
+def _as_tuple(sums: WindowSum) -> tuple[int, int, int]:
     return sums.blocks, sums.bytes, sums.times_ns
 
 
@@ -630,7 +630,7 @@ class _Loading:
                 _load_schedule(state, part)
             case AskedDeletions():
                 for predicate in part.predicates:
-                    if (name := predicate.asked_by()) is not None:
+                    if (name := predicate.request_key()) is not None:
                         state.asked_deletions[name] = predicate
             case WindowSums():
                 self._has_windows = True
@@ -675,6 +675,7 @@ class _Loading:
             ids = state.blocks.copies.lacking.setdefault(tenant, {})[stores] = Ids()
             if not ids.load(b"".join(raws)):
                 raise Corrupt("a block lacks a copy twice")
+        state.blocks.copies.add_up()
         if not state.blocks.copies.is_consistent():
             raise Corrupt("its list of blocks that lack copies does not match its sums of copies")
         return state
@@ -708,7 +709,7 @@ def _load_core(state: MetaState, core: Core) -> None:
     state.blocks.copies.stores = core.stores
     state.offsets = core.offsets
     state.clock, state.confirmed_ns, state.hold = core.clock, core.confirmed_ns, core.hold
-    state.tally = Totals(
+    state.tally = CountsSinceGenesis(
         core.profiles_added,
         core.duplicates_removed,
         core.profiles_quarantined,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -121,7 +121,7 @@ class Leftovers(Marked[AttemptKey, EndedAttempt]):
         return super().pop(key, *default)
 
 
-class Scope(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SetbackScope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What plans of a kind are about."""
 
     kind: PlanKind
@@ -135,7 +135,7 @@ NOTHING = WindowSum()  # never changed
 
 
 @dataclass(slots=True)
-class Totals:
+class CountsSinceGenesis:
     """Counted since genesis."""
 
     profiles_added: int = 0
@@ -162,7 +162,7 @@ class MetaState:
     wall_time: WallTime = NO_WALL_TIME
     registration_floor: LeaseTime = NO_FLOOR
     policy: Policy = field(default_factory=Policy)
-    tally: Totals = field(default_factory=Totals)
+    tally: CountsSinceGenesis = field(default_factory=CountsSinceGenesis)
     blocks: Index = field(default_factory=Index)
     queue: Queue = field(default_factory=Queue)
     owners: dict[BlockId, PlanId] = field(default_factory=dict)
@@ -175,8 +175,10 @@ class MetaState:
     pins: dict[str, Pin] = field(default_factory=dict)
     parked: dict[PlanId, Plan] = field(default_factory=dict)  # they own their inputs
     leftovers: Leftovers = field(default_factory=Leftovers)  # oldest end first
-    setbacks: Marked[Scope, Setback] = field(default_factory=Marked)  # oldest scope first
-    successes: Marked[Scope, LeaseTime] = field(default_factory=Marked)  # of plans without inputs
+    setbacks: Marked[SetbackScope, Setback] = field(default_factory=Marked)  # oldest scope first
+    successes: Marked[SetbackScope, LeaseTime] = field(
+        default_factory=Marked
+    )  # of plans without inputs
     retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
     predicates: Marked[int, Predicate] = field(default_factory=Marked)  # oldest first
     # By the names of their requests, also those that are carried out; oldest first.
@@ -220,11 +222,11 @@ class MetaState:
 
     def setback(self, kind: PlanKind, key: QueueKey) -> Setback | None:
         """How the removable plans of a scope failed lately."""
-        return self.setbacks.get(Scope(kind, key))
+        return self.setbacks.get(SetbackScope(kind, key))
 
     def last_success(self, kind: PlanKind, key: QueueKey) -> LeaseTime | None:
         """When a plan that owns nothing was last completed for a scope."""
-        return self.successes.get(Scope(kind, key))
+        return self.successes.get(SetbackScope(kind, key))
 
     def run_started(self, job: JobId) -> LeaseTime | None:
         """When the present run of a job began."""
@@ -252,9 +254,9 @@ class MetaState:
             assert window is not None
             yield self._window(key, window)
 
-    def tenants_to_cluster(self) -> Iterator[TenantId]:
+    def tenants_to_cluster(self) -> Collection[TenantId]:
         """Tenants that have a window with a block that is not clustered, and another one."""
-        return iter(self.blocks.windows.of_tenant)
+        return list(self.blocks.windows.of_tenant)
 
     def windows_to_cluster(self, tenant: TenantId) -> Iterator[DayWindow]:
         """Those windows of a tenant, oldest day first."""
@@ -275,7 +277,7 @@ class MetaState:
             window.clustered.bytes,
         )
 
-    def finished_of(self, window: QueueKey) -> Iterator[BlockOutline]:
+    def finished_blocks(self, window: QueueKey) -> Iterator[BlockOutline]:
         """The blocks of a window that no lane wants any more and no plan owns."""
         for meta in self._blocks_of(window.tenant, window.day):
             wanted = meta.id in self.queue.places or meta.id in self.owners
@@ -287,13 +289,13 @@ class MetaState:
 
     # ── for repairs ──
 
-    def tenants_with_blocks(self) -> Iterator[TenantId]:
+    def tenants_with_blocks(self) -> Collection[TenantId]:
         """Those that have blocks, in no order that matters."""
-        return iter(self.blocks.copies.homes)
+        return list(self.blocks.copies.of_tenant)
 
     def homes_of(self, tenant: TenantId) -> Iterable[StoreName]:
         """The home stores of a tenant's blocks."""
-        return self.blocks.copies.homes.get(tenant, {})
+        return self.blocks.copies.homes(tenant)
 
     def tokens_of(
         self,
@@ -310,16 +312,12 @@ class MetaState:
             if within is not None and token not in within:
                 continue
             meta = outline(chunk.row(at))
-            if is_copied(meta) and self.stores.wanted(tenant, meta.store) == stores:
+            if is_copied(meta) and self.stores.wanted_stores(tenant, meta.store) == stores:
                 yield token, meta.size
 
     def blocks_of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> int:
         """How many there are of those in all ranges."""
-        return sum(
-            total.blocks
-            for held, total in self.blocks.copies.sums.items()
-            if held.tenant == tenant and self.stores.wanted(tenant, held.home) == stores
-        )
+        return self.blocks.copies.blocks_wanted_in(tenant, stores)
 
     def to_copy(self, tenant: TenantId, *, down: Collection[StoreName] = ()) -> Iterator[BlockId]:
         """The tenant's blocks that are not at all their stores yet, oldest first; without those
@@ -327,17 +325,13 @@ class MetaState:
         """
         return self.blocks.copies.lacking_of(tenant, down=down)
 
-    def tenants_to_copy(self) -> Iterator[TenantId]:
-        """Those that have such blocks."""
-        return iter(self.blocks.copies.lacking)
-
     def all_copied_at(self, tenant: TenantId) -> LeaseTime | None:
         """When the last repair began that left none of those."""
         return self.repairs.copied.get(tenant)
 
     def repair_history(
         self, tenant: TenantId, stores: tuple[StoreName, ...]
-    ) -> dict[int, VnodeHistory]:
+    ) -> Mapping[int, VnodeHistory]:
         return self.repairs.of(tenant, stores)
 
     def repair_times(
@@ -357,7 +351,7 @@ class MetaState:
         """Stores with copies that the settings do not have any more."""
         if not self.stores.stores:
             return ()
-        return self.blocks.copies.known().difference(self.stores.names())
+        return self.blocks.copies.holders().difference(self.stores.names())
 
     def _blocks_of(self, tenant: TenantId, day: int) -> Iterator[BlockOutline]:
         return (meta for meta in self.blocks.of_day(tenant, day) if meta.kind is Kind.BLOCK)
@@ -385,7 +379,8 @@ BOUNDS: dict[str, Bound] = {
     "blocks.windows.mixed": Bound("blocks.where", ("PlanCompleted",)),
     "blocks.windows.of_tenant": Bound("blocks.where", ("PlanCompleted",)),
     "blocks.copies.sums": Bound("blocks.where", ("PlanCompleted",)),
-    "blocks.copies.homes": Bound("blocks.copies.sums", ("PlanCompleted",)),
+    "blocks.copies.of_tenant": Bound("blocks.copies.sums", ("PlanCompleted",)),
+    "blocks.copies.of_store": Bound("blocks.copies.sums", ("PlanCompleted",)),
     "blocks.copies.lacking": Bound("blocks.where", ("SubrangeRepaired", "PlanCompleted")),
     "queue.places": Bound("blocks.where", ("PlanCompleted",)),
     "queue.placed": Bound("queue.places", ("PlanCompleted",)),

@@ -163,7 +163,7 @@ class Timeline:
         mine = (self.by_id[plan] for plan in self.held.get(worker, ()))
         return [plan for plan in mine if plan.lease and not plan.lease.is_expired(now)]
 
-    def occupied_at(self, now: LeaseTime, *, but: PlanId | None = None) -> dict[str, int]:
+    def slots_in_use(self, now: LeaseTime, *, but: PlanId | None = None) -> dict[str, int]:
         """How many slots of each resource live leases hold, those of one plan left out."""
         counts = {}
         for resource, plans in self.occupied.items():
@@ -193,7 +193,7 @@ class Timeline:
     def rollback_plans(self) -> Iterator[Plan]:
         return (self.by_id[plan] for plan in self.rollbacks.values())
 
-    def abandoned(self, now: LeaseTime) -> Iterator[Plan]:
+    def abandoned_plans(self, now: LeaseTime) -> Iterator[Plan]:
         """Plans that stay, whose last attempt has begun to write and whose lease has expired."""
         for bucket in sorted(self.lines):
             writes = self.kinds.of_line(bucket.line).writes

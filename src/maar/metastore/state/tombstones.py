@@ -98,7 +98,7 @@ class Tombstones(Marked[Buried, Tombstone]):
         """Those of blocks that this one replaced."""
         return list(self._awaited.get(block, ()))
 
-    def derived(self) -> Iterator[object]:
+    def derived_views(self) -> Iterator[object]:
         """For audits: what is kept beside the records, in an order that does not matter."""
         for lists in (self._stores, self._blocks, self._awaited):
             yield {key: set(some) for key, some in lists.items()}

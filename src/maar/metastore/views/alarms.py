@@ -20,10 +20,10 @@ NAMED_MAX = 3  # lost blocks in a sentence; maar repair status has them all
 
 
 def every_alarm(state: MetaState) -> tuple[Alarm, ...]:
-    return (*state.alarms.values(), *_lost(state))
+    return (*state.alarms.values(), *_loss_alarms(state))
 
 
-def _lost(state: MetaState) -> Iterator[Alarm]:
+def _loss_alarms(state: MetaState) -> Iterator[Alarm]:
     """One for each tenant with blocks of which no copy is whole. It follows from what repair found,
     so that it rings once, whoever leads, and ceases when a repair finds them whole or they go.
     """

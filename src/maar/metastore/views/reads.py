@@ -13,11 +13,11 @@ from maar.metastore.decide import execution, repairs
 from maar.metastore.fold import deletion, registration, retention, trust
 from maar.metastore.fold.plan import all_plans, find
 from maar.metastore.records.packs import unpack
-from maar.metastore.state.index import Chunk, Index, blocks_in
+from maar.metastore.state.index import Chunk, Index
 from maar.metastore.state.rows import raw_id
 from maar.metastore.state.state import MetaState, sizes
 from maar.metastore.views.alarms import every_alarm
-from maar.model.block import BlockMeta, Kind
+from maar.model.block import BlockMeta, Dataset, Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId, StoreName
 from maar.model.plan import REPAIR, LeasedPlan, Plan, PlanState, Rollback
@@ -49,8 +49,17 @@ def chunks_for(index: Index, request: ViewRequest) -> list[Chunk]:
 
 
 def select(chunks: Iterable[Chunk], request: ViewRequest) -> tuple[BlockMeta, ...]:
-    """The blocks of some chunks that may hold what the request asks for, oldest first."""
-    found = [meta for meta in blocks_in(chunks) if _may_hold(meta, request)]
+    """The blocks of some chunks that may hold what the request asks for, oldest first; with the
+    datasets of that tenant and service alone, unless all are wanted.
+    """
+    # A block of a service has its name among its bytes: most of the others are not decoded.
+    name = request.service.encode()
+    packed = (each for chunk in chunks for each in chunk.packed if name in each)
+    found = [
+        meta if request.every_dataset else _narrow(meta, request)
+        for meta in map(unpack, packed)
+        if _may_hold(meta, request)
+    ]
     return tuple(sorted(found, key=lambda meta: meta.id))
 
 
@@ -58,14 +67,27 @@ def _may_hold(meta: BlockMeta, request: ViewRequest) -> bool:
     if not request.range.overlaps(meta.min_time_ns, meta.max_time_ns):
         return False
     return any(
-        dataset.tenant == request.tenant
-        and (not request.service or dataset.service == request.service)
+        _is_wanted(dataset, request)
         and request.range.overlaps(dataset.min_time_ns, dataset.max_time_ns)
         for dataset in meta.datasets
     )
 
 
-def hidden(state: MetaState, blocks: Iterable[BlockMeta]) -> dict[BlockId, tuple[Mask, ...]]:
+def _narrow(meta: BlockMeta, request: ViewRequest) -> BlockMeta:
+    """Whoever asks for one of a thousand services need not be sent the others. Times do not count:
+    what a query keeps of a segment must be the same, whichever range it asked for first.
+    """
+    wanted = tuple(dataset for dataset in meta.datasets if _is_wanted(dataset, request))
+    if len(wanted) == len(meta.datasets):
+        return meta
+    return msgspec.structs.replace(meta, datasets=wanted)
+
+
+def _is_wanted(dataset: Dataset, request: ViewRequest) -> bool:
+    return dataset.tenant == request.tenant and request.service in ("", dataset.service)
+
+
+def hidden_masks(state: MetaState, blocks: Iterable[BlockMeta]) -> dict[BlockId, tuple[Mask, ...]]:
     """What of live blocks was deleted and is still in them; only those that it concerns (S8)."""
     found = ((meta.id, deletion.applying(state, meta)) for meta in blocks)
     return {block: masks for block, masks in found if masks}
@@ -204,7 +226,7 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
     rules = state.kinds[found.kind]
     repair, inputs = None, tuple(state.blocks.get(block_id) for block_id in found.inputs)
     if found.repair is not None:
-        repair, inputs = repairs.leased(state, found, found.repair)
+        repair, inputs = repairs.session_blocks(state, found, found.repair)
     token = found.lease.token
     masks = tuple(deletion.applying(state, meta, before=token) for meta in inputs)
     return LeasedPlan(
@@ -239,11 +261,11 @@ def _rollbacks(state: MetaState, plan: Plan) -> Iterator[Rollback]:
             pending.lease.token,
             pending.rolls_back,
             pending.tokens,
-            _written_to(state, pending.rolls_back),
+            _store_written_to(state, pending.rolls_back),
         )
 
 
-def _written_to(state: MetaState, target: PlanId) -> StoreName:
+def _store_written_to(state: MetaState, target: PlanId) -> StoreName:
     """The store that attempts of a plan wrote to; '' when it may be any, as of a repair."""
     found = state.plans.get(target)
     return found.key.store if found is not None and found.kind != REPAIR else StoreName("")

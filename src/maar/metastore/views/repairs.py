@@ -42,18 +42,17 @@ def status(state: MetaState, *, tenant: str, at: Moment) -> RepairsStatus:
 
 def told_jobs(state: MetaState, at: Moment, *, tenant: str = "") -> Iterator[RepairJob]:
     """One after the other, as far as they are asked for."""
-    for job in every_job(state):
-        if tenant in ("", job.tenant):
-            yield _told(state, job, at)
+    for each in sorted(state.tenants_with_blocks()):
+        if tenant in ("", each):
+            yield from status_of(state, each, at)
 
 
-def every_job(state: MetaState) -> Iterator[JobId]:
-    """Those of the schedule, and those that can be asked for, by tenant."""
-    for tenant in sorted(state.tenants_with_blocks()):
-        for type_ in RepairType:
-            several = any(len(each) > 1 for each in rules.store_sets(state, tenant))
-            if several or type_ is RepairType.VNODE:
-                yield JobId(tenant, REPAIR, type_)
+def status_of(state: MetaState, tenant: TenantId, at: Moment) -> Iterator[RepairJob]:
+    """The jobs of a tenant that are of the schedule, and those that can be asked for."""
+    several = any(len(each) > 1 for each in rules.store_sets(state, tenant))
+    for type_ in RepairType:
+        if several or type_ is RepairType.VNODE:
+            yield _job_status(state, JobId(tenant, REPAIR, type_), at)
 
 
 def percent_copied(state: MetaState, tenant: TenantId) -> float:
@@ -62,9 +61,9 @@ def percent_copied(state: MetaState, tenant: TenantId) -> float:
     return 100.0 * whole.bytes / whole.all_bytes if whole.all_bytes else 100.0
 
 
-def _told(state: MetaState, job: JobId, at: Moment) -> RepairJob:
+def _job_status(state: MetaState, job: JobId, at: Moment) -> RepairJob:
     now = at.now
-    known = jobs.look(state, job, jobs.Rules(), now, down=at.down)
+    known = jobs.look(state, job, jobs.JobRules(), now, down=at.down)
     found = known.found if known is not None else JobState(job, now, nothing="it has no blocks")
     percent, since, done, ranges = percent_copied(state, job.tenant), found.last_success, 0, 0
     if job.type == RepairType.VNODE:
@@ -132,7 +131,7 @@ class ToRead(NamedTuple):
         found: dict[tuple[StoreName, ...], list[tuple[int, int]]] = {each: [] for each in self.sets}
         for chunk in self.chunks:
             for meta in map(outline, chunk.packed):
-                wanted = self.stores.wanted(self.tenant, meta.store)
+                wanted = self.stores.wanted_stores(self.tenant, meta.store)
                 if is_copied(meta) and wanted in found:
                     found[wanted].append((token_of(meta.id), meta.size))
         return sum(
@@ -156,12 +155,10 @@ def to_read(state: MetaState, job: JobId) -> ToRead:
 def dry_run(state: MetaState, job: JobId, ranges: int = 0) -> RepairTold:
     """What a repair would read now, without reading it; from sums."""
     copies, blocks, size = state.blocks.copies, 0, 0
-    for held, total in copies.sums.items():
-        if held.tenant != job.tenant:
-            continue
+    for held, total in copies.of_tenant.get(job.tenant, {}).items():
         if job.type == RepairType.VNODE:
             blocks += total.blocks
-            size += total.bytes * len(state.stores.wanted(held.tenant, held.home))
+            size += total.bytes * len(state.stores.wanted_stores(held.tenant, held.home))
         elif copies.missing(held):
             blocks += total.blocks
             size += total.bytes
@@ -169,7 +166,7 @@ def dry_run(state: MetaState, job: JobId, ranges: int = 0) -> RepairTold:
     return RepairTold(job, outcome, ranges=ranges if blocks else 0, blocks=blocks, bytes=size)
 
 
-def asked(state: MetaState, job: JobId) -> RepairTold:
+def last_asked(state: MetaState, job: JobId) -> RepairTold:
     """The one that goes on, or the last that ended."""
     running, ended = state.repairs.asked.get(job), state.repairs.answered.get(job)
     if running is not None:
@@ -182,7 +179,7 @@ def asked(state: MetaState, job: JobId) -> RepairTold:
 def after(effects: Sequence[Effect], state: MetaState, job: JobId) -> RepairTold:
     """The answer to whoever asked for one, or does not want it any more."""
     if job in state.repairs.asked or any(isinstance(each, RepairEnded) for each in effects):
-        return asked(state, job)
+        return last_asked(state, job)
     return RepairTold(job, "nothing_to_do", why="there is nothing to repair")
 
 

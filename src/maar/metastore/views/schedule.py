@@ -56,7 +56,7 @@ def why_not(state: MetaState, known: KnownJob, at: Moment) -> str:
     held = jobs.hindrance(state, known, at)
     if held is not None:
         return held.why
-    occupied = state.plans.occupied_at(at.now)
+    occupied = state.plans.slots_in_use(at.now)
     taken = busy(known.found.resources, occupied, slots=state.policy.resource_slots)
     return f"it waits for {taken}, which {_holder(state, taken, at.now)} occupies" if taken else ""
 
@@ -83,7 +83,7 @@ def wall_of(state: MetaState, time: LeaseTime, at: Moment) -> WallTime:
     return known if known is not None else WallTime(at.wall + (time - at.now))
 
 
-def wanted(book: JobBook, *, tenant: str, kind: str) -> Iterator[KnownJob]:
+def matching_jobs(book: JobBook, *, tenant: str, kind: str) -> Iterator[KnownJob]:
     for known in list(book.known.values()):
         if tenant in ("", ALL, known.id.tenant) and kind in ("", ALL, known.id.kind):
             yield known

@@ -45,7 +45,7 @@ def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
         names = [*names, OTHER] if OTHER not in names else names
         threshold, other = int(np.partition(total, -max_nodes)[-max_nodes]), names.index(OTHER)
     rows, levels = tree.draw(parent, name, own, total, len(names), threshold, other)
-    return _named(rows, levels, names)
+    return _number_names(rows, levels, names)
 
 
 def warm() -> None:
@@ -61,12 +61,14 @@ def _own(numbers: Int) -> Int:
 
 def _by_name(names: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int32]]:
     """Names sorted and unique, and where each given one went: then siblings sort by number."""
-    ordered = sorted(set(names))
+    ordered = sorted(dict.fromkeys(names))  # in their order, which is nearly sorted
+    if ordered == list(names):
+        return ordered, np.arange(len(ordered), dtype=np.int32)
     place = {name: index for index, name in enumerate(ordered)}
     return ordered, np.array([place[name] for name in names], dtype=np.int32)
 
 
-def _named(rows: Int, levels: Int, names: list[str]) -> FlameGraph:
+def _number_names(rows: Int, levels: Int, names: list[str]) -> FlameGraph:
     """Of all names, those that are drawn, by number and in order; 0 is the root's."""
     drawn = np.zeros(len(names), np.bool_)
     drawn[rows[1:, 3]] = True

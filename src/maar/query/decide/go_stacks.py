@@ -36,7 +36,7 @@ CHAIN_MAX = 16  # stacks of which each tells the roots of the next
 GO_NAME = r"\.\(\*|\.func[0-9]|^runtime\."
 
 
-def tidied(stacks: Stacks, *, profile_type: str, drawn: bool, budget: AnswerBudget) -> Stacks:
+def tidy_stacks(stacks: Stacks, *, profile_type: str, drawn: bool, budget: AnswerBudget) -> Stacks:
     """Of stacks that are to be drawn, only those with a value tell anything of others."""
     stacks = without_type_parameters(stacks)
     if not (frames_max := frames_max_of(profile_type)):
@@ -97,7 +97,7 @@ def with_roots(stacks: Stacks, *, frames_max: int, drawn: bool, budget: AnswerBu
     used = np.array(sorted(np.unique(codes).tolist(), key=stacks.names.__getitem__), np.int32)
     rank = np.zeros(len(stacks.names), np.int32)
     rank[used] = np.arange(used.size)
-    of_stack, first, roots = _lost(rank[codes])
+    of_stack, first, roots = _lost_roots(rank[codes])
     added = np.zeros(length.size, np.int64)
     cut = length[chosen] >= frames_max - HIDDEN_MAX
     added[chosen[cut]] = np.diff(first)[of_stack[cut]]
@@ -111,7 +111,7 @@ def with_roots(stacks: Stacks, *, frames_max: int, drawn: bool, budget: AnswerBu
 
 def warm() -> None:
     """Load the compiled code, or have it compiled."""
-    _lost(np.zeros((1, ROOTS), np.int32))
+    _lost_roots(np.zeros((1, ROOTS), np.int32))
 
 
 def _of_go(stacks: Stacks) -> Flags:
@@ -157,7 +157,7 @@ def _less(rows: Any, one: int, other: int, count: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _lost(rows: Any) -> Any:
+def _lost_roots(rows: Any) -> Any:
     """What stacks have lost, by the frames that are now their first.
 
     A row has the first frames of a stack. Gives a number of these for each row, where the lost

@@ -16,7 +16,8 @@ from maar.ports.query import Matcher
 PROFILE_TYPE = "__profile_type__"
 SERVICE_TOO = "__service_name__"  # as Pyroscope's clients also call the service
 NO_MASKS: Mapping[BlockId, tuple[Mask, ...]] = {}
-OPERATORS = ("=", "!=", "=~", "!~")
+PATTERNS = ("=~", "!~")
+OPERATORS = ("=", "!=", *PATTERNS)
 
 # Labels that are parts of the profile type's id, in its order.
 TYPE_FIELDS = (PROFILE_NAME, "__type__", "__unit__", "__period_type__", "__period_unit__")

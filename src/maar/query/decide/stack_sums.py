@@ -21,7 +21,7 @@ class StackFrames:
     ids: Int
     offset: Int
     frame: Int32
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # sorted: then those of all parts are nearly in order
     slots: Int32  # a hash table of places in `ids`, -1 where it is free
     size: int  # bytes in memory
 
@@ -66,17 +66,25 @@ def frames_of(pieces: Iterable[pa.Table]) -> StackFrames:
             ids.append(batch.column("stack_id").to_numpy())
             lengths.append(lists.value_lengths().fill_null(0).to_numpy().astype(np.int64))
             frames.append(shared[coded.indices.to_numpy()] if len(coded) else frames[0])
-    known, frame = np.concatenate(ids), np.concatenate(frames)
+    known = np.concatenate(ids)
     slots = _table(known)
-    text = sum(map(len, number))
+    names, frame = _sort_names(number, np.concatenate(frames))
+    text = sum(map(len, names))
     return StackFrames(
         ids=known,
         offset=np.cumsum(np.concatenate(lengths)),
         frame=frame,
-        names=tuple(number),
+        names=names,
         slots=slots,
         size=16 * known.size + 4 * (frame.size + slots.size) + 2 * text + 80 * len(number) + 1024,
     )
+
+
+def _sort_names(number: dict[str, int], frame: Int32) -> tuple[tuple[str, ...], Int32]:
+    names = tuple(sorted(number))
+    rank = np.zeros(len(names), np.int32)
+    rank[[number[name] for name in names]] = np.arange(len(names), dtype=np.int32)
+    return names, rank[frame]
 
 
 def warm() -> None:

@@ -40,15 +40,9 @@ class Totals:
     rows: Int32
     value: Int
     ids: Words  # of the profiles, each once: two words
+    first_time: int  # of all runs; 0 and -1 when there are none
+    last_time: int
     size: int  # bytes in memory
-
-    @property
-    def first_time(self) -> int:
-        return int(self.time.min()) if self.time.size else 0
-
-    @property
-    def last_time(self) -> int:
-        return int(self.time.max()) if self.time.size else -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +65,7 @@ def runs_of(samples: pa.Table, *, first_row: int) -> Runs:
     The sum of a run fits int64: where it might not, every row is a run by itself.
     """
     samples = samples.combine_chunks()
-    service, kind = (_coded(samples[name]) for name in ("service", "profile_type"))
+    service, kind = (_encode(samples[name]) for name in ("service", "profile_type"))
     series = samples["series_id"].to_numpy()
     time = samples["time"].cast(pa.int64()).to_numpy()
     words = words_of(samples["profile_id"])
@@ -115,8 +109,8 @@ def words_of(ids: pa.ChunkedArray) -> Words:
 
 def totals_of(pieces: Sequence[Runs], *, service: str = "") -> Totals:
     """All runs of a part, or those of one service of it."""
-    services, service_code = _joined([piece.service for piece in pieces])
-    types, type_code = _joined([piece.kind for piece in pieces])
+    services, service_code = _join_codes([piece.service for piece in pieces])
+    types, type_code = _join_codes([piece.kind for piece in pieces])
     series = _all([piece.series for piece in pieces])
     time = _all([piece.time for piece in pieces])
     words = np.concatenate([np.zeros((0, 2), np.uint64), *(piece.words for piece in pieces)])
@@ -148,11 +142,13 @@ def totals_of(pieces: Sequence[Runs], *, service: str = "") -> Totals:
         rows=rows,
         value=value,
         ids=ids,
+        first_time=int(time.min()) if time.size else 0,
+        last_time=int(time.max()) if time.size else -1,
         size=RUN_BYTES * series.size + 16 * len(ids) + 24 * heads.size + 1024,
     )
 
 
-def hidden(totals: Totals, masks: Iterable[tuple[str, int, int]]) -> Flags:
+def hidden_runs(totals: Totals, masks: Iterable[tuple[str, int, int]]) -> Flags:
     """Runs that were deleted, by masks of a service ('': all) and a range of microseconds."""
     found = np.zeros(totals.time.size, np.bool_)
     for service, start, end in masks:
@@ -179,7 +175,7 @@ def chosen_runs(
     if end_us <= totals.last_time:
         wanted &= totals.time < end_us
     if masks:
-        wanted &= ~hidden(totals, masks)
+        wanted &= ~hidden_runs(totals, masks)
     return np.flatnonzero(wanted)
 
 
@@ -204,14 +200,14 @@ def first_copies(ids: Sequence[Words]) -> list[Flags]:
     return np.split(counts, np.cumsum([len(each) for each in ids])[:-1])
 
 
-def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+def _encode(column: pa.ChunkedArray) -> pa.DictionaryArray:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0)
     return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
 
 
-def _joined(arrays: Sequence[pa.DictionaryArray]) -> tuple[list[str], Int32]:
+def _join_codes(arrays: Sequence[pa.DictionaryArray]) -> tuple[list[str], Int32]:
     """Codes of one list of names, from codes of each piece's own."""
     number: dict[str, int] = {}
     codes = [np.zeros(0, np.int32)]

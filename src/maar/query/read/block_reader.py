@@ -6,8 +6,9 @@ DuckDB needs milliseconds to open files and to plan; for few rows that is most o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maar.block.format.tables import LAYOUTS
-from maar.model.block import BlockMeta
+from maar.model.block import BlockMeta, File
 from maar.model.errors import Corrupt, NotFound
 from maar.ports.stores import Stores
 from maar.query.decide.label_columns import SeriesLabels, labels_of_series
@@ -25,6 +26,8 @@ from maar.query.read.database import FOOTER_FACTOR
 from maar.query.read.part_cache import PartCache
 
 EVERY = ""  # in place of a service: all of a block
+ROW_BYTES = 16  # of a sample that is kept: its stack and its value
+ONE_QUERY = 4  # the part of the kept samples that one query may replace: a fleet's would be all
 # Samples that one query looks through for runs that are not kept yet, in about 0.2 s.
 COLD_ROWS_MAX = 4_000_000
 
@@ -33,17 +36,36 @@ COLD_ROWS_MAX = 4_000_000
 class Footer:
     metadata: Any
     begins: Int  # the first row of each row group
+    rows: Int  # of each row group
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRows:
+    """What a flame graph needs of a row group of samples, row by row."""
+
+    stack: Int
+    value: Int
+
+    @property
+    def size(self) -> int:
+        return ROW_BYTES * self.value.size
 
 
 class BlockReader:
     """Used by many threads at once. Errors are Arrow's and the store's."""
 
     def __init__(
-        self, stores: Stores, cache: PartCache, *, cold_rows_max: int = COLD_ROWS_MAX
+        self,
+        stores: Stores,
+        cache: PartCache,
+        samples: PartCache,
+        *,
+        cold_rows_max: int = COLD_ROWS_MAX,
     ) -> None:
         self._stores = stores
         self.cache = cache
+        self.samples = samples  # in a cache of their own: they are many, and cheap to read again
         self.cold_rows_max = cold_rows_max
 
     def cold_rows(self, meta: BlockMeta, service: str) -> int:
@@ -62,6 +84,16 @@ class BlockReader:
             ("totals", meta.id, service), lambda: self._read_totals(meta, service)
         )
 
+    def runs_at_hand(self, meta: BlockMeta, service: str) -> int | None:
+        """How many runs are kept of a block or its service, with its labels; None when not all."""
+        if self.cache.peek(("labels", meta.id)) is None:
+            return None
+        for each in (EVERY, service):
+            totals: Totals | None = self.cache.peek(("totals", meta.id, each))
+            if totals is not None:
+                return totals.time.size
+        return None
+
     def labels(self, meta: BlockMeta) -> SeriesLabels:
         """Of all its series."""
         return self.cache.get(("labels", meta.id), lambda: self._read_labels(meta))
@@ -70,21 +102,37 @@ class BlockReader:
         self, meta: BlockMeta, service: str, totals: Totals, runs: Int, check: Callable[[], None]
     ) -> StackSums:
         """The values of some runs by stack; `check` raises when nobody waits for them any more."""
-        stacks = self._stacks(meta, service)
-        sums = StackSums(stacks)
+        sums = StackSums(self._stacks(meta, service))
+        footer = self._footer(meta, "samples")
         first, rows = totals.start[runs], totals.rows[runs]
-        with self._opened(meta, "samples") as (parquet, footer):
-            of_group = np.searchsorted(footer.begins, first, side="right") - 1
-            for group in np.unique(of_group).tolist():
-                check()
-                here = np.flatnonzero(of_group == group)
-                table = parquet.read_row_group(
+        of_group = np.searchsorted(footer.begins, first, side="right") - 1
+        groups = np.unique(of_group)
+        for group, read in zip(groups.tolist(), self._rows(meta, footer, groups), strict=True):
+            check()
+            here = np.flatnonzero(of_group == group) if groups.size > 1 else slice(None)
+            start = first[here] - footer.begins[group]
+            sums.add(read.stack, read.value, start, start + rows[here])
+        return sums
+
+    def _rows(self, meta: BlockMeta, footer: Footer, groups: Int) -> Iterator[SampleRows]:
+        """Some row groups of samples; kept, unless they would drive out those of other queries."""
+        keeps = ROW_BYTES * int(footer.rows[groups].sum()) <= self.samples.bytes_max // ONE_QUERY
+        with ExitStack() as stack:
+            opened: list[pq.ParquetFile] = []
+
+            def read(group: int) -> SampleRows:
+                if not opened:
+                    opened.append(stack.enter_context(self._open(meta, "samples"))[0])
+                table = opened[0].read_row_group(
                     group, columns=["stack_id", "value"], use_threads=False
                 )
-                start = first[here] - footer.begins[group]
-                ids, values = _numbers(table["stack_id"]), _numbers(table["value"])
-                sums.add(ids, values, start, start + rows[here])
-        return sums
+                return SampleRows(_numbers(table["stack_id"]), _numbers(table["value"]))
+
+            for group in groups.tolist():
+                if keeps:
+                    yield self.samples.get((meta.id, group), partial(read, group))
+                else:
+                    yield self.samples.peek((meta.id, group)) or read(group)
 
     def _stacks(self, meta: BlockMeta, service: str) -> StackFrames:
         if (whole := self.cache.peek(("stacks", meta.id, EVERY))) is not None:
@@ -97,7 +145,7 @@ class BlockReader:
     def _read_totals(self, meta: BlockMeta, service: str) -> Totals:
         """Row group by row group, since few of their bytes are kept."""
         pieces = []
-        with self._opened(meta, "samples") as (parquet, footer):
+        with self._open(meta, "samples") as (parquet, footer):
             wanted = range(footer.begins.size)
             if service != EVERY:
                 (dataset,) = [each for each in meta.datasets if each.service == service]
@@ -114,7 +162,7 @@ class BlockReader:
         return totals_of(pieces, service=service)
 
     def _read_labels(self, meta: BlockMeta) -> SeriesLabels:
-        with self._opened(meta, "series") as (parquet, _):
+        with self._open(meta, "series") as (parquet, _):
             return labels_of_series(
                 parquet.read(columns=["series_id", "labels"], use_threads=False)
             )
@@ -126,7 +174,7 @@ class BlockReader:
             return self._decode_stacks(meta, service, coded=False)
 
     def _decode_stacks(self, meta: BlockMeta, service: str, *, coded: bool) -> StackFrames:
-        with self._opened(meta, "stacks", coded=coded) as (parquet, footer):
+        with self._open(meta, "stacks", coded=coded) as (parquet, footer):
             columns = ["stack_id", "functions"]
             return frames_of(
                 parquet.read_row_group(group, columns=columns, use_threads=False)
@@ -134,13 +182,22 @@ class BlockReader:
                 if service == EVERY or _may_hold(parquet, group, service)
             )
 
+    def _footer(self, meta: BlockMeta, table: str) -> Footer:
+        """A file is opened for it only when it is not known yet."""
+        at = self._stores.choose(meta.id, meta.file(table).locations)
+        footer: Footer | None = self.cache.peek(("footer", at.store, at.key))
+        if footer is not None:
+            return footer
+        with self._open(meta, table) as (_, read):
+            return read
+
     @contextmanager
-    def _opened(
+    def _open(
         self, meta: BlockMeta, table: str, *, coded: bool = True
     ) -> Iterator[tuple[pq.ParquetFile, Footer]]:
         file = meta.file(table)
         at = self._stores.choose(meta.id, file.locations)
-        store = self._stores.named(at.store)
+        store = self._stores.open(at.store)
         path = store.local_path(at.key)
         if path is None:
             source = pa.PythonFile(store.open(at.key), mode="r")
@@ -150,12 +207,9 @@ class BlockReader:
             except FileNotFoundError as error:
                 raise NotFound(f"object {at.key} is not in the store {at.store}") from error
         with source:
-            footer = self.cache.get(("footer", at.store, at.key), lambda: _footer(source))
-            if footer.metadata.num_rows != file.rows:
-                raise Corrupt(
-                    f"block {meta.id}: table {table} has {footer.metadata.num_rows} rows, and the "
-                    f"index says {file.rows}"
-                )
+            footer = self.cache.get(
+                ("footer", at.store, at.key), lambda: _read_footer(source, meta, file)
+            )
             parquet = pq.ParquetFile(
                 source,
                 metadata=footer.metadata,
@@ -165,11 +219,17 @@ class BlockReader:
             yield parquet, footer
 
 
-def _footer(source: Any) -> Footer:
+def _read_footer(source: Any, meta: BlockMeta, file: File) -> Footer:
+    """Not kept when it is another block's: then it has other rows than the index says."""
     metadata = pq.read_metadata(source)
+    if metadata.num_rows != file.rows:
+        raise Corrupt(
+            f"block {meta.id}: table {file.table} has {metadata.num_rows} rows, and the index says "
+            f"{file.rows}"
+        )
     groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    begins = np.cumsum([0, *groups], dtype=np.int64)[:-1]
-    return Footer(metadata, begins, FOOTER_FACTOR * metadata.serialized_size)
+    rows = np.array(groups, np.int64)
+    return Footer(metadata, np.cumsum(rows) - rows, rows, FOOTER_FACTOR * metadata.serialized_size)
 
 
 def _may_hold(parquet: pq.ParquetFile, group: int, service: str) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from maar.block.read.damage import MISSING, wrong
-from maar.model.block import BlockMeta, Damage
+from maar.model.block import BlockMeta, Damage, Location
 from maar.model.errors import Corrupt, Damaged, Missing, Retryable, Unavailable
+from maar.model.ids import StoreName
 from maar.ports.stores import Stores
 from maar.query.decide.select import Parts
 
@@ -17,19 +18,33 @@ NAMED_MAX = 20  # blocks
 Found = tuple[BlockMeta, list[Damage]]
 
 
-def find_bad_copies(stores: Stores, parts: Parts, error: Exception) -> bool:
+class Tried:
+    """The copies that one query found bad, and the stores that it found away. What others found a
+    short time ago may be over: it is tried once more when nothing else is left.
+    """
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[StoreName, str]] = set()
+        self.away: set[StoreName] = set()
+
+    def __contains__(self, at: Location) -> bool:
+        return at.store in self.away or (at.store, at.key) in self.keys
+
+
+def find_bad_copies(stores: Stores, parts: Parts, error: Exception, tried: Tried) -> bool:
     """Whether a copy that was read is bad, or its store away, and there is another one to try.
 
     Those that the error names are looked at first: a query may be about thousands of files. Each
-    call finds a bad copy that none has found before, so that asking again comes to an end.
+    call finds a bad copy that none of this query has found before, so that asking again comes to an
+    end.
     """
     copied = [meta for meta in _metas(parts) if any(len(f.locations) > 1 for f in meta.files)]
     text = str(error)
     named = [meta for meta in copied if _is_named(meta, text)]
     for metas in filter(None, (named, copied)):
-        if any([_note_bad(stores, meta, compare=False) for meta in metas]):
+        if any([_note_bad(stores, meta, tried, compare=False) for meta in metas]):
             return True
-        if any([_note_bad(stores, meta, compare=True) for meta in _bounded(metas)]):
+        if any([_note_bad(stores, meta, tried, compare=True) for meta in _within_bound(metas)]):
             return True
     return False
 
@@ -38,20 +53,22 @@ def _is_named(meta: BlockMeta, text: str) -> bool:
     return any(at.key in text for file in meta.files for at in file.locations)
 
 
-def _note_bad(stores: Stores, meta: BlockMeta, *, compare: bool) -> bool:
+def _note_bad(stores: Stores, meta: BlockMeta, tried: Tried, *, compare: bool) -> bool:
     """Look at the copies that were read; those of a store that is away are not looked at twice."""
     found = False
     for file in meta.files:
         at, *others = stores.nearest(file.locations)
-        if not others or stores.is_doubtful(at):
+        if not others or at in tried:
             continue
         try:
-            what = wrong(stores.named(at.store), file, at, compare=compare)
+            what = wrong(stores.open(at.store), file, at, compare=compare)
         except Retryable as error:
             stores.note(meta.id, at, error, another=True)
+            tried.away.add(at.store)
             found = True
             continue
         if what:
+            tried.keys.add((at.store, at.key))
             damage = Damage(meta.id, at.key, what)
             stores.note(meta.id, at, _error(damage), another=True)
             found = True
@@ -89,12 +106,12 @@ def _by_size(stores: Stores, metas: Iterable[BlockMeta]) -> Iterator[Found]:
 
 
 def _by_bytes(stores: Stores, metas: Iterable[BlockMeta]) -> Iterator[Found]:
-    for meta in _bounded(metas):
+    for meta in _within_bound(metas):
         if damages := list(_damages(stores, meta, compare=True)):
             yield meta, damages
 
 
-def _bounded(metas: Iterable[BlockMeta]) -> Iterator[BlockMeta]:
+def _within_bound(metas: Iterable[BlockMeta]) -> Iterator[BlockMeta]:
     left = COMPARED_BYTES_MAX
     for meta in metas:
         left -= meta.size
@@ -109,7 +126,7 @@ def _damages(stores: Stores, meta: BlockMeta, *, compare: bool) -> Iterator[Dama
         bad, away = [], []
         for at in file.locations:
             try:
-                what = wrong(stores.named(at.store), file, at, compare=compare)
+                what = wrong(stores.open(at.store), file, at, compare=compare)
             except Retryable as error:
                 away.append(str(error))  # whether it is whole is not known
                 continue

@@ -101,15 +101,15 @@ class Letters:
         self._threads.close()
 
     def _list(self, store: StoreName, prefix: str) -> list[ObjectInfo]:
-        return list(islice(self._stores.named(store).list(prefix), self.letters_max + 1))
+        return list(islice(self._stores.open(store).list(prefix), self.letters_max + 1))
 
     def _absent(self, meta: BlockMeta) -> str:
-        return dead_letter.absent(self._stores.named(meta.store), meta)
+        return dead_letter.absent(self._stores.open(meta.store), meta)
 
     def _open(self, incarnation: Incarnation, found: tuple[Place, ObjectInfo]) -> BlockMeta | str:
         """Its metadata, or why it cannot be trusted; '' when it is gone, for it was delivered."""
         (name_of_store, _), info = found
-        store = self._stores.named(name_of_store)
+        store = self._stores.open(name_of_store)
         _, _, name = keys.letter_place(info.key)
         if keys.letter_block(name) is None:
             return "it is not named like a dead letter"

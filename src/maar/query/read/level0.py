@@ -113,7 +113,7 @@ class Level0:
         those that they were made of could be decoded at once, and together they may be too much.
         """
         for dataset in datasets:
-            for some in _bounded(self._read(meta, [dataset]), self.raw_bytes_max):
+            for some in _batches(self._read(meta, [dataset]), self.raw_bytes_max):
                 decoding = self._decode_some(some)
                 while (part := self._next(decoding)) is not None:
                     yield part
@@ -165,7 +165,7 @@ def is_cheaper_together(wanted: Sequence[Dataset], every: Sequence[Dataset]) -> 
     return len(wanted) * 2 > len(every) > 1 and size <= TOGETHER_MAX
 
 
-def _bounded(profiles: Sequence[RawProfile], raw_bytes_max: int) -> Iterator[list[RawProfile]]:
+def _batches(profiles: Sequence[RawProfile], raw_bytes_max: int) -> Iterator[list[RawProfile]]:
     """In their order, as many at a time as can be decoded at once."""
     some: list[RawProfile] = []
     held = 0

@@ -145,6 +145,18 @@ class Reading:
             self.parts, service=service, reader=reader, decode=self._decode, check=self.check
         )
 
+    def has_at_hand(self, service: str, runs_max: int) -> bool:
+        """Whether there is nothing to read, decode or look for, and no more than so many runs."""
+        if not runs_max or self.parts.raw:
+            return False
+        left = runs_max
+        for meta in self.parts.blocks:
+            runs = self.blocks.runs_at_hand(meta, service)
+            if runs is None or runs > left:
+                return False
+            left -= runs
+        return True
+
     def may_share(self, sources: list[Source]) -> bool:
         """Whether some of these parts may have the same profile."""
         return self._copies.among(sources)

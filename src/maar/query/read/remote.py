@@ -39,7 +39,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has n
 
     def _open_object(self, path: str) -> Any:
         store, _, key = self._strip_protocol(path).partition("/")
-        return self._stores.named(StoreName(store)).open(key)
+        return self._stores.open(StoreName(store)).open(key)
 
     def glob(self, path: str, **_options: Any) -> list[str]:
         """The key itself: only listed keys are read, so nothing is ever searched for (S3)."""

@@ -107,15 +107,15 @@ def sources_of(
     for meta in parts.blocks:
         check()
         totals = reader.totals(meta, service)
-        hidden = hidden_of(parts.masks.get(meta.id, ()))
+        hidden = hidden_ranges(parts.masks.get(meta.id, ()))
         found.append(BlockSource(reader, meta, service, totals, hidden, check))
     for meta, datasets in parts.raw:
-        hidden = hidden_of(parts.masks.get(meta.id, ()))
+        hidden = hidden_ranges(parts.masks.get(meta.id, ()))
         found += [RawSource(part, hidden) for part in decode(meta, datasets)]
     return found
 
 
-def hidden_of(masks: Sequence[Mask]) -> list[Hidden]:
+def hidden_ranges(masks: Sequence[Mask]) -> list[Hidden]:
     """Masks in microseconds, which their bounds are whole numbers of."""
     return [(mask.service, *micros(TimeRange(mask.from_ns, mask.until_ns))) for mask in masks]
 

@@ -15,7 +15,7 @@ from maar.query.decide.select import DATASET_LABELS, PROFILE_TYPE, SERVICE_TOO, 
 EXCLUDED = "excluded"  # (block, profile_id): copies, and what a microsecond too many let in
 
 
-class Copies(Enum):
+class CopyCounting(Enum):
     """How a profile that several parts have is counted once."""
 
     NONE = auto()  # there are none
@@ -107,7 +107,7 @@ def chosen_samples(
     matchers: Iterable[Matcher],
     time: TimeRange,
     profile_type: str = "",
-    copies: Copies = Copies.NONE,
+    copies: CopyCounting = CopyCounting.NONE,
 ) -> str:
     """The samples that a query is about: in time, of the series that match, each once."""
     where = [statement.during(time)]
@@ -117,14 +117,14 @@ def chosen_samples(
     for matcher in matchers:
         condition = statement.matches(statement.label(matcher.name), matcher)
         (where if matcher.name in DATASET_LABELS else on_labels).append(condition)
-    among = copies is Copies.AMONG_SAMPLES
+    among = copies is CopyCounting.AMONG_SAMPLES
     text = f"SELECT {'held.*' if among else columns} FROM ({tables['samples']}) AS held"
     if on_labels:
         series = (
             f"SELECT block, series_id FROM ({tables['series']}) WHERE {' AND '.join(on_labels)}"
         )
         text += f" SEMI JOIN ({series}) AS wanted USING (block, series_id)"
-    if copies is Copies.LISTED:
+    if copies is CopyCounting.LISTED:
         text += f" ANTI JOIN {EXCLUDED} USING (block, profile_id)"
     text += f" WHERE {' AND '.join(where)}"
     return _each_once(text, columns) if among else text

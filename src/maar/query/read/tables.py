@@ -91,7 +91,7 @@ def _condition(mask: Mask) -> str:
 
 
 def _path(stores: Stores, at: Location) -> str:
-    path = stores.named(at.store).local_path(at.key)
+    path = stores.open(at.store).local_path(at.key)
     if path is None or _WILD.search(str(path)):  # DuckDB would expand wildcards in a path
         return f"{PROTOCOL}://{at.store}/{at.key}"
     return str(path)

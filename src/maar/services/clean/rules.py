@@ -40,7 +40,7 @@ class Cleaning(KindRules):
         if _has_work(board, now) and not board.plans.has_pending(CLEAN):
             yield self._spec(board.policy)
 
-    def asked(self, board: Board, _scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+    def on_request(self, board: Board, _scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
         return self._spec(board.policy)
 
     def _spec(self, policy: Policy) -> PlanSpec:
@@ -59,7 +59,10 @@ class Cleaning(KindRules):
     def job_of(self, _key: QueueKey) -> JobId:
         return LAKE_JOB
 
-    def job_ids(self, _board: Board) -> Iterable[JobId]:
+    def job_tenants(self, _board: Board) -> Collection[TenantId]:
+        return (LAKE_JOB.tenant,)
+
+    def job_ids(self, _board: Board, _tenant: TenantId) -> Iterable[JobId]:
         return (LAKE_JOB,)
 
     def job(
@@ -137,7 +140,7 @@ def _waits_since(board: Board, now: LeaseTime) -> Iterator[LeaseTime]:
     for plan in board.plans.rollback_plans():
         if _can_be_executed(plan, now):
             yield LeaseTime(max(plan.scheduled_at, plan.eligible_at))
-    for plan in board.plans.abandoned(now):
+    for plan in board.plans.abandoned_plans(now):
         if _was_left(plan, board.policy, now):
             assert plan.lease is not None
             yield plan.lease.expires_at

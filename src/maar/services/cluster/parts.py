@@ -14,7 +14,7 @@ import msgspec
 
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
-from maar.model.plan import Account, LeasedPlan, Place, PlanPart, PlanResult
+from maar.model.plan import Account, LeasedPlan, PlanPart, PlanResult, ProfilePlace
 
 MEMORY_BYTES = 1 << 30  # of one task, if the plan does not say
 INPUT_PER_MEMORY = 2  # bytes at rest that a task merges within each byte of its memory
@@ -51,7 +51,7 @@ def cut(plan: LeasedPlan) -> tuple[LeasedPlan, ...]:
     )
 
 
-def places(inputs: Iterable[BlockMeta], parts: int) -> list[Place]:
+def places(inputs: Iterable[BlockMeta], parts: int) -> list[ProfilePlace]:
     """Where parts 2, 3 … begin, so that all are about equally large by what the index knows."""
     services: dict[str, list[_Stretch]] = defaultdict(list)
     for meta in inputs:
@@ -60,13 +60,13 @@ def places(inputs: Iterable[BlockMeta], parts: int) -> list[Place]:
             services[each.service].append(_Stretch(first_us, end_us, each.size + 1))
     total = sum(each.weight for some in services.values() for each in some)
     wanted = [total * number // parts for number in range(1, parts)]
-    found: set[Place] = set()
+    found: set[ProfilePlace] = set()
     passed = 0
     for service in sorted(services):
         some = services[service]
         weight = sum(each.weight for each in some)
         while wanted and wanted[0] <= passed + weight:
-            found.add(Place(service, _time_at(some, wanted.pop(0) - passed)))
+            found.add(ProfilePlace(service, _time_at(some, wanted.pop(0) - passed)))
         passed += weight
     return sorted(found)
 
@@ -87,7 +87,8 @@ def touches(meta: BlockMeta, part: PlanPart) -> bool:
     """Whether a block may hold profiles of a part."""
     for each in meta.datasets:
         first, last = (
-            Place(each.service, time_ns // 1000) for time_ns in (each.min_time_ns, each.max_time_ns)
+            ProfilePlace(each.service, time_ns // 1000)
+            for time_ns in (each.min_time_ns, each.max_time_ns)
         )
         if (part.first is None or last >= part.first) and (part.end is None or first < part.end):
             return True

@@ -60,7 +60,7 @@ class Clustering(KindRules):
             if spec := _spec(board, window):
                 yield spec
 
-    def asked(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:
+    def on_request(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:
         """A closed day, due or not: what is finished of it now."""
         if scope.day == NO_DAY or not scope.tenant:
             return "a clustering is of one tenant and day; name both"
@@ -87,8 +87,11 @@ class Clustering(KindRules):
         """A tenant has a day to cluster each day; one that waits for a second day is late."""
         return Schedule(interval_ns=DAY_NS, warning_ns=2 * DAY_NS, error_ns=4 * DAY_NS)
 
-    def job_ids(self, board: Board) -> Iterable[JobId]:
-        return [JobId(tenant, CLUSTER) for tenant in board.tenants_to_cluster()]
+    def job_tenants(self, board: Board) -> Collection[TenantId]:
+        return board.tenants_to_cluster()
+
+    def job_ids(self, _board: Board, tenant: TenantId) -> Iterable[JobId]:
+        return (JobId(tenant, CLUSTER),)
 
     def job(
         self,
@@ -120,7 +123,7 @@ class Clustering(KindRules):
         """All inputs are finished blocks of one window."""
         if not spec.inputs:
             return Refusal.INPUT_REPEATED
-        finished = {meta.id for meta in board.finished_of(spec.key)}
+        finished = {meta.id for meta in board.finished_blocks(spec.key)}
         whole = spec.key.shard == NO_SHARD and not spec.key.level and spec.key.day != NO_DAY
         return None if whole and finished.issuperset(spec.inputs) else Refusal.INPUT_KEY
 
@@ -185,13 +188,13 @@ def is_due(window: DayWindow, terms: ClusterTerms, *, wall_ns: int, now: LeaseTi
     if window.blocks < 1:
         return False
     many = 1000 * window.bytes >= terms.dirty_permille * window.clustered_bytes
-    return many or _waited_ns(window, now) >= terms.dirty_age_ns
+    return many or _mean_wait_ns(window, now) >= terms.dirty_age_ns
 
 
 def _due_since(window: DayWindow, terms: ClusterTerms, *, wall_ns: int, now: LeaseTime) -> int:
     """Since when a window that is due has been so; of one that is due again, about."""
     if window.clustered:
-        return now - _waited_ns(window, now)
+        return now - _mean_wait_ns(window, now)
     return now - (wall_ns - _closes_ns(window.key.day, terms))
 
 
@@ -199,7 +202,7 @@ def _closes_ns(day: int, terms: ClusterTerms) -> int:
     return (day + 1) * DAY_NS + terms.closed_after_ns
 
 
-def _waited_ns(window: DayWindow, now: LeaseTime) -> int:
+def _mean_wait_ns(window: DayWindow, now: LeaseTime) -> int:
     """How long its blocks that are not clustered have waited on average."""
     return (now * window.blocks - window.times_ns) // window.blocks
 
@@ -247,7 +250,7 @@ def _spec(board: Board, window: DayWindow) -> PlanSpec | None:
     terms = board.policy.cluster
     fresh: list[BlockOutline] = []
     clustered: list[BlockOutline] = []
-    for meta in board.finished_of(window.key):
+    for meta in board.finished_blocks(window.key):
         (clustered if meta.level == CLUSTERED else fresh).append(meta)
     taken: list[BlockOutline] = []
     size = 0
@@ -312,7 +315,7 @@ def _words(board: Board, window: DayWindow, now: LeaseTime) -> str:
             f"{day} was clustered before the block came: it is due again when what came since has "
             f"{share} of its bytes (now {size_text(window.bytes)} of "
             f"{size_text(window.clustered_bytes)}), or has waited {span_text(terms.dirty_age_ns)} "
-            f"on average (now {span_text(_waited_ns(window, now))})."
+            f"on average (now {span_text(_mean_wait_ns(window, now))})."
         )
     if window.blocks < 2:
         return f"{day} has no other finished block that it could be clustered with."

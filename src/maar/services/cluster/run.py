@@ -17,7 +17,7 @@ from maar.block.merge.sorted_runs import BUDGET
 from maar.block.read.fetch import run_of_block
 from maar.model.block import CLUSTERED
 from maar.model.errors import Corrupt
-from maar.model.plan import Account, LeasedPlan, Place, PlanPart, PlanResult
+from maar.model.plan import Account, LeasedPlan, PlanPart, PlanResult, ProfilePlace
 from maar.ports.object_store import ObjectStore
 from maar.ports.stores import Stores
 from maar.services.cluster.parts import MEMORY_BYTES, touches
@@ -38,6 +38,7 @@ def run(
     scratch: Path,
     wall_ns: int,
     guard: Callable[[], None] = always,
+    fan_in: int = FAN_IN,
 ) -> PlanResult:
     """Carry out a part of a leased plan, or all of it; as compaction, it leaves no scratch."""
     began_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
@@ -56,7 +57,7 @@ def run(
             first_ordinal=part.number * ORDINALS,
         )
         merger = Merger(
-            plan=plan, work=work, publisher=publisher, fan_in=FAN_IN, sizes=_sizes(plan)
+            plan=plan, work=work, publisher=publisher, fan_in=fan_in, sizes=_sizes(plan)
         )
         account = _merge(plan, part, store, merger)
     finally:
@@ -96,7 +97,7 @@ def _merge(
     return Account(kept, repeats.duplicates, 0, repeats.deleted)
 
 
-def _cut_point(place: Place | None) -> CutPoint | None:
+def _cut_point(place: ProfilePlace | None) -> CutPoint | None:
     return None if place is None else CutPoint(place.service, place.time_us)
 
 

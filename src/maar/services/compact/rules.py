@@ -29,6 +29,8 @@ from maar.services.rules import NO_SHARD, Board, KindRules, PlanScope, QueueRule
 
 COMPACT = PlanKind("compact")
 FAR_FUTURE = LeaseTime(1 << 62)  # every batch is closed by then
+LARGE_BYTES = 80 << 20  # of segments: with nothing in common, a task still fits in 1 GiB
+LARGE_AT_ONCE = 4  # a grant names every input with its datasets, and a reply has a bound
 
 
 class Compaction(KindRules, QueueRules):
@@ -53,18 +55,21 @@ class Compaction(KindRules, QueueRules):
         lanes = _due_lanes(board, line, level, now=now)
         coming = next(lanes, None)
         cuts: list[_Cut] = []
+        large = 0
         while cuts or coming:
             if coming and (not cuts or (coming.entry, coming.ordinal) < cuts[0][:2]):
                 items = board.queue.items(coming.key)
-                _push(cuts, cut(items, level, span_ns=policy.span_ns, now=now))
+                _push(cuts, Batches(cut(items, level, span_ns=policy.span_ns, now=now)))
                 coming = next(lanes, None)
                 continue
-            _, _, batch, lane = heappop(cuts)
+            _, _, lane = heappop(cuts)
+            batch = lane.take(policy, line) if large < LARGE_AT_ONCE else lane.take_one()
+            large += len(batch) > level.count
             inputs = tuple(item.block for item in batch)
             yield PlanSpec(COMPACT, False, batch[0].key, inputs, policy.failure_limit)
             _push(cuts, lane)
 
-    def asked(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+    def on_request(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
         """The oldest blocks of a shard and level, as many as make a batch, closed or not."""
         level = board.policy.level(scope.level)
         if level is None:
@@ -98,7 +103,7 @@ class Compaction(KindRules, QueueRules):
         return () if adoptable(plan) else (plan,)
 
     def join(self, plan: LeasedPlan, results: Sequence[PlanResult]) -> PlanResult:
-        return adopted(plan) if adoptable(plan) else super().join(plan, results)
+        return adoption_result(plan) if adoptable(plan) else super().join(plan, results)
 
     def divides_at(self, plan: Plan) -> int | None:
         return len(plan.inputs) // 2 or None
@@ -195,7 +200,8 @@ class Compaction(KindRules, QueueRules):
                 "of them waited."
             )
         if ahead > looked_at_max:
-            first = f"About {count_text(ahead // level.count, 'plan')} of its lane come first."
+            plans = ahead // most_of_a_plan(board.policy, item.key.level)
+            first = f"About {count_text(plans, 'plan')} of its lane come first."
             return Waits(True, (lane, first, *_lower_levels(board, meta.level)))
         batch = batch_of(board, item, level, ahead=ahead, now=now)
         if not batch.closed:
@@ -232,13 +238,58 @@ COMPACTION = Compaction()
 
 # ── batches ────────────────────────────────────────────────────────────────────────────────────
 
-_Cut = tuple[int, int, list[Item], Iterator[list[Item]]]
+
+class Batches:
+    """The closed batches of a lane, in its order."""
+
+    def __init__(self, batches: Iterator[list[Item]]) -> None:
+        self._batches = batches
+        self.first = next(batches, None)
+
+    def take_one(self) -> list[Item]:
+        batch, self.first = self.first, next(self._batches, None)
+        assert batch is not None
+        return batch
+
+    def take(self, policy: Policy, line: int) -> list[Item]:
+        """The first batch, and while workers are behind those that wait after it.
+
+        Who has a free slot takes a batch soon after it closes; so where another one has closed
+        meanwhile, nobody has. What profiles have in common is decoded and written once for a plan,
+        so that one plan of many segments costs a fraction of many plans, and merging what they
+        made. It has fewer bytes than a batch may have, and is no longer in time.
+        """
+        taken = self.take_one()
+        if line > 0:
+            return taken  # blocks are merged at a cost that does not fall with their number
+        while self.first is not None and _fits(taken, self.first, policy):
+            taken = taken + self.take_one()
+        return taken
 
 
-def _push(cuts: list[_Cut], lane: Iterator[list[Item]]) -> None:
-    batch = next(lane, None)
-    if batch:
-        heappush(cuts, (batch[0].entry, batch[0].ordinal, batch, lane))
+def most_of_a_plan(policy: Policy, line: int) -> int:
+    """How many blocks of a lane one plan takes at most."""
+    count = policy.levels[line].count
+    return max(count, policy.backlog_count) if line == 0 else count
+
+
+def _fits(taken: list[Item], more: list[Item], policy: Policy) -> bool:
+    """Whether one plan may have both."""
+    both = taken + more
+    times = [block_time_ns(item.block) for item in both]
+    return (
+        len(both) <= policy.backlog_count
+        and sum(item.size for item in both) <= min(policy.levels[0].bytes, LARGE_BYTES)
+        and max(times) - min(times) <= policy.span_ns
+    )
+
+
+_Cut = tuple[int, int, Batches]
+
+
+def _push(cuts: list[_Cut], lane: Batches) -> None:
+    if lane.first is not None:
+        heappush(cuts, (lane.first[0].entry, lane.first[0].ordinal, lane))
 
 
 def _due_lanes(board: Board, line: int, level: Level, *, now: LeaseTime) -> Iterator[Front]:
@@ -277,20 +328,25 @@ def cut(
 
 
 class LaneBatch(NamedTuple):
-    """The blocks that a block will be merged with, as things stand."""
+    """The blocks that a block will be merged with, as things stand: one batch, or several."""
 
-    number: int  # closed batches of the lane that come before it
+    number: int  # plans of the lane that come before its own
     items: list[Item]
     closed: bool
 
 
 def batch_of(board: Board, item: Item, level: Level, *, ahead: int, now: LeaseTime) -> LaneBatch:
-    waiting = list(islice(board.queue.items(item.key), ahead + level.count + 1))
-    closed = list(cut(iter(waiting), level, span_ns=board.policy.span_ns, now=now))
-    for number, batch in enumerate(closed):
+    policy, line = board.policy, item.key.level
+    seen = ahead + most_of_a_plan(policy, line) + 1
+    waiting = list(islice(board.queue.items(item.key), seen))
+    batches = Batches(cut(iter(waiting), level, span_ns=policy.span_ns, now=now))
+    number = before = 0
+    while batches.first is not None:
+        batch = batches.take(policy, line)
         if item in batch:
             return LaneBatch(number, batch, closed=True)
-    return LaneBatch(len(closed), waiting[sum(map(len, closed)) :], closed=False)
+        number, before = number + 1, before + len(batch)
+    return LaneBatch(number, waiting[before:], closed=False)
 
 
 # ── words ──────────────────────────────────────────────────────────────────────────────────────
@@ -313,7 +369,12 @@ def _open(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
 
 def _why_closed(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
     size = sum(item.size for item in batch.items)
-    if len(batch.items) >= level.count:
+    if len(batch.items) > level.count:
+        return (
+            f"with others: workers are behind, so that one plan takes {len(batch.items)} blocks "
+            "(compaction.backlog_count)"
+        )
+    if len(batch.items) == level.count:
         return f"by count: {len(batch.items)} of {level.count} blocks"
     if size >= level.bytes:
         return f"by size: {size_text(size)} of {size_text(level.bytes)}"
@@ -341,7 +402,7 @@ def adoptable(plan: LeasedPlan) -> bool:
     return plan.key.level > 0 and len(plan.inputs) == 1 and not plan.masks_of(0)
 
 
-def adopted(plan: LeasedPlan) -> PlanResult:
+def adoption_result(plan: LeasedPlan) -> PlanResult:
     """The result of a plan whose block stays as it is."""
     (block,) = plan.inputs
     return PlanResult(COMPACT, (), Account(block.profiles, 0, 0), adopted=True)

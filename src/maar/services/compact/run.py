@@ -33,7 +33,7 @@ from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.predicate import Mask
 from maar.ports.object_store import ObjectStore
 from maar.ports.stores import Stores
-from maar.services.compact.rules import COMPACT, adoptable, adopted
+from maar.services.compact.rules import COMPACT, adoptable, adoption_result
 from maar.services.decoding import SIZES as DECODING
 from maar.services.decoding import DecodeSizes, ProfilePool
 from maar.services.merging import FAN_IN, Merger, drop_repeated
@@ -72,7 +72,7 @@ def run(
     `id_mask` weakens the ids, so that tests can meet collisions.
     """
     if adoptable(plan):
-        return adopted(plan)
+        return adoption_result(plan)
     began_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
     work = scratch / f"{plan.id}-{plan.token}-{attempt}"
     work.mkdir(parents=True)
@@ -86,7 +86,9 @@ def run(
             guard=guard,
         )
         merger = Merger(plan=plan, work=work, publisher=publisher, fan_in=sizes.fan_in)
-        job = _Compaction(plan=plan, store=store, merger=merger, id_mask=id_mask, sizes=sizes)
+        job = _Compaction(
+            plan=plan, store=store, merger=merger, seed=attempt, id_mask=id_mask, sizes=sizes
+        )
         account = job.from_segments() if plan.key.level == 0 else job.from_blocks()
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -120,6 +122,7 @@ class _Compaction:
     plan: LeasedPlan
     store: ObjectStore | Stores
     merger: Merger
+    seed: str
     id_mask: int
     sizes: CompactSizes
 
@@ -129,10 +132,16 @@ class _Compaction:
         tenants = sorted({each.tenant for meta in self.plan.inputs for each in meta.datasets})
         kept = duplicates = quarantined = deleted = 0
         for tenant in tenants:
-            pool = ProfilePool(self.merger, tenant, sizes=self.sizes.decoding, id_mask=self.id_mask)
+            pool = ProfilePool(
+                self.merger,
+                tenant,
+                seed=self.seed,
+                sizes=self.sizes.decoding,
+                id_mask=self.id_mask,
+            )
             groups = [_groups_of(meta, tenant) for meta in self.plan.inputs]
             hidden = [
-                _hidden(segment, rows, self._masks(at, tenant))
+                _hidden_rows(segment, rows, self._masks(at, tenant))
                 for at, (segment, rows) in enumerate(zip(segments, groups, strict=True))
             ]
             repeated = later_ones(
@@ -196,7 +205,7 @@ def _ids(segment: pq.ParquetFile, rows: list[int]) -> pa.ChunkedArray:
     return segment.read_row_groups(rows, columns=["profile_id"])["profile_id"]
 
 
-def _hidden(segment: pq.ParquetFile, rows: list[int], masks: list[Mask]) -> Any:
+def _hidden_rows(segment: pq.ParquetFile, rows: list[int], masks: list[Mask]) -> Any:
     """Which profiles of some row groups are to be deleted."""
     if not masks:
         count = sum(segment.metadata.row_group(row).num_rows for row in rows)

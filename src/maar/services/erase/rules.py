@@ -1,7 +1,8 @@
 """One block is written again without the profiles that were deleted of it (S8).
 
-The leader finds the blocks (metastore/leader/eraser.py), as it walks the index for every deletion
-that is not carried out everywhere yet. Segments are left to compaction, which takes them anyway.
+The leader finds the blocks (metastore/leader/deleting/eraser.py), as it walks the index for every
+deletion that is not carried out everywhere yet. Segments are left to compaction, which takes them
+anyway.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Erasing(KindRules):
         """None by itself: the leader schedules them."""
         return iter(())
 
-    def asked(self, _board: Board, _scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+    def on_request(self, _board: Board, _scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
         return "blocks are rewritten for deletions without being asked: `maar delete`"
 
     def misfit(self, _board: Board, spec: PlanSpec) -> Refusal | None:

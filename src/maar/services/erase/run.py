@@ -92,7 +92,7 @@ def _rewrite_raw(
     work: Path,
     publisher: Publisher,
 ) -> None:
-    held = list(_held(meta, store, work))
+    held = list(_quarantined_profiles(meta, store, work))
     if len(held) != meta.profiles:
         raise Corrupt(
             f"Block {meta.id} has {len(held)} profiles, and the index says {meta.profiles}. "
@@ -107,7 +107,7 @@ def _rewrite_raw(
         publisher.quarantine(left, tenant=meta.tenant)
 
 
-def _held(
+def _quarantined_profiles(
     meta: BlockMeta, store: ObjectStore | Stores, work: Path
 ) -> Iterator[tuple[RawProfile, str]]:
     """What is in a quarantine block, each profile with the cause."""

@@ -33,7 +33,7 @@ class Ingestion(KindRules):
     def due(self, _board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:  # noqa: ARG002
         return iter(())
 
-    def asked(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+    def on_request(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
         if not scope.tenant:
             return "a bulk write is of one tenant; name it"
         policy = board.policy

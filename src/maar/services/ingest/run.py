@@ -88,7 +88,9 @@ def run(
             first_ordinal=share * ORDINALS,
         )
         merger = Merger(plan=plan, work=work, publisher=publisher)
-        writing = _Share(ProfilePool(merger, whose.tenant), KnownProfiles(known, store, work))
+        writing = _Share(
+            ProfilePool(merger, whose.tenant, seed=attempt), KnownProfiles(known, store, work)
+        )
         account, told = writing.write(files)
     finally:
         shutil.rmtree(work, ignore_errors=True)

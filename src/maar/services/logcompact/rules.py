@@ -45,7 +45,7 @@ class Logcompaction(KindRules):
         """From lanes that are deep, the longest waiting first."""
         return islice(_all_due(board, now), DUE_AT_ONCE)
 
-    def asked(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+    def on_request(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
         """The oldest segments of a shard, deep or not, whatever failed before."""
         if scope.shard == NO_SHARD:
             return "segments are joined shard by shard: name one"
@@ -112,7 +112,7 @@ def _all_due(board: Board, now: LeaseTime) -> Iterator[PlanSpec]:
     for front in board.queue.full_lanes(LINE):
         if now - front.added_at <= rule.depth_age_ns:
             return  # those that follow are younger
-        if board.queue.unjoined(front.key) >= rule.depth_count:
+        if board.queue.count_unjoined(front.key) >= rule.depth_count:
             yield from _due_in(board, front.key, now)
 
 
@@ -123,7 +123,7 @@ def _due_in(board: Board, key: QueueKey, now: LeaseTime) -> Iterator[PlanSpec]:
     setback = board.setback(LOGCOMPACT, key)
     if level is None or (setback is not None and now < setback.until):
         return
-    left = board.queue.unjoined(key)
+    left = board.queue.count_unjoined(key)
     items = islice(board.queue.items(key), level.count, None)
     if setback is not None and setback.failures >= policy.failure_limit:
         # What has failed so often goes to compaction: only segments that came since are joined.
@@ -168,7 +168,7 @@ def _spec(policy: Policy, batch: list[Item]) -> PlanSpec:
 # ── what must come of it ───────────────────────────────────────────────────────────────────────
 
 
-class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _ProfileCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A Dataset as far as the count of its profiles; the rest stays unread."""
 
     tenant: TenantId
@@ -179,7 +179,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     profiles: int
 
 
-class _Share(NamedTuple):
+class _ServiceShare(NamedTuple):
     """What a service has in a segment: with another time range, queries would miss it."""
 
     profiles: int
@@ -187,21 +187,21 @@ class _Share(NamedTuple):
     max_time_ns: int
 
 
-_parts = msgspec.msgpack.Decoder(tuple[_Part, ...]).decode
+_parts = msgspec.msgpack.Decoder(tuple[_ProfileCount, ...]).decode
 
 
-def _shares(parts: Iterable[_Part | Dataset]) -> dict[tuple[TenantId, str], _Share]:
-    found: dict[tuple[TenantId, str], _Share] = {}
+def _shares(parts: Iterable[_ProfileCount | Dataset]) -> dict[tuple[TenantId, str], _ServiceShare]:
+    found: dict[tuple[TenantId, str], _ServiceShare] = {}
     for part in parts:
         name = part.tenant, part.service
-        one = _Share(part.profiles, part.min_time_ns, part.max_time_ns)
+        one = _ServiceShare(part.profiles, part.min_time_ns, part.max_time_ns)
         had = found.get(name)
         found[name] = one if had is None else _together(had, one)
     return found
 
 
-def _together(one: _Share, other: _Share) -> _Share:
-    return _Share(
+def _together(one: _ServiceShare, other: _ServiceShare) -> _ServiceShare:
+    return _ServiceShare(
         one.profiles + other.profiles,
         min(one.min_time_ns, other.min_time_ns),
         max(one.max_time_ns, other.max_time_ns),
@@ -209,8 +209,8 @@ def _together(one: _Share, other: _Share) -> _Share:
 
 
 def _within(
-    left: dict[tuple[TenantId, str], _Share],
-    came: dict[tuple[TenantId, str], _Share],
+    left: dict[tuple[TenantId, str], _ServiceShare],
+    came: dict[tuple[TenantId, str], _ServiceShare],
     deletable: Mapping[TenantId, int],
 ) -> bool:
     """Tenants that nothing is deleted of have all that they had; the others no more than that."""
@@ -220,7 +220,7 @@ def _within(
     return all(name in came and _fits(share, came[name]) for name, share in left.items())
 
 
-def _fits(part: _Share, whole: _Share) -> bool:
+def _fits(part: _ServiceShare, whole: _ServiceShare) -> bool:
     return (
         0 < part.profiles <= whole.profiles
         and whole.min_time_ns <= part.min_time_ns

@@ -13,6 +13,7 @@ began.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -35,7 +36,7 @@ class Repaired(msgspec.Struct, frozen=True, array_like=True, gc=False):
     work_ns: int = 0  # not counting pauses
 
 
-class VnodeHistory(msgspec.Struct, frozen=True, array_like=True):
+class VnodeHistory(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is known of one fixed range. Those who repair whole ranges only go by the first."""
 
     whole: Repaired | None = None  # the last repair of all of it at once
@@ -45,7 +46,7 @@ class VnodeHistory(msgspec.Struct, frozen=True, array_like=True):
 NO_HISTORY = VnodeHistory()
 
 
-def extended(
+def extend(
     known: VnodeHistory, vnode: TokenRange, done: Repaired, *, pieces_max: int = PIECES_MAX
 ) -> VnodeHistory:
     """With one more repair; what is not within the range, or is older than all known, is none."""
@@ -54,11 +55,11 @@ def extended(
     whole = known.whole
     if done.tokens.tokens == vnode.tokens and (whole is None or done.started_at > whole.started_at):
         whole = done
-    pieces = merged(split(vnode, (*known.pieces, done)))
-    return VnodeHistory(whole, _bounded(pieces, pieces_max))
+    pieces = merge_neighbours(split(vnode, (*known.pieces, done)))
+    return VnodeHistory(whole, _limit(pieces, pieces_max))
 
 
-def trimmed(known: VnodeHistory, *, before: LeaseTime) -> VnodeHistory:
+def trim(known: VnodeHistory, *, before: LeaseTime) -> VnodeHistory:
     """Without what began earlier than a time: it is due anyhow."""
     whole = known.whole
     if whole is not None and whole.started_at < before:
@@ -66,7 +67,7 @@ def trimmed(known: VnodeHistory, *, before: LeaseTime) -> VnodeHistory:
     return VnodeHistory(whole, tuple(each for each in known.pieces if each.started_at >= before))
 
 
-def repaired_at(
+def last_repair(
     known: VnodeHistory, part: TokenRange, vnode: TokenRange, *, whole_only: bool
 ) -> LeaseTime | None:
     """When all tokens of a part of a fixed range had last been repaired; None when some of them
@@ -102,7 +103,12 @@ class RangeTimes(NamedTuple):
     """When each of the fixed ranges had last been repaired as a whole, in their order."""
 
     times: tuple[LeaseTime | None, ...]
+    known: tuple[LeaseTime, ...]  # the same without those that never were, oldest first
     work_ns: int  # that all of it was
+
+    def repairs_since(self, since: LeaseTime) -> int:
+        """How many of them were repaired at that time or later."""
+        return len(self.known) - bisect_left(self.known, since)
 
 
 def range_times(known: Mapping[int, VnodeHistory], *, whole_only: bool) -> RangeTimes:
@@ -110,9 +116,11 @@ def range_times(known: Mapping[int, VnodeHistory], *, whole_only: bool) -> Range
     times: list[LeaseTime | None] = [None] * VNODES
     for number, history in known.items():
         whole = vnode(number)
-        times[number] = repaired_at(history, whole, whole, whole_only=whole_only)
+        times[number] = last_repair(history, whole, whole, whole_only=whole_only)
     return RangeTimes(
-        tuple(times), sum(work_ns(each, whole_only=whole_only) for each in known.values())
+        tuple(times),
+        tuple(sorted(at for at in times if at is not None)),
+        sum(work_ns(each, whole_only=whole_only) for each in known.values()),
     )
 
 
@@ -134,7 +142,9 @@ def split(vnode: TokenRange, repairs: Iterable[Repaired]) -> tuple[Repaired, ...
     return tuple(found)
 
 
-def merged(pieces: Sequence[Repaired], *, apart_ns: int = HOUR_NS) -> tuple[Repaired, ...]:
+def merge_neighbours(
+    pieces: Sequence[Repaired], *, apart_ns: int = HOUR_NS
+) -> tuple[Repaired, ...]:
     """Neighbours that were repaired less than an hour apart as one, with the earlier time. No two
     neighbours of the answer could be merged again.
     """
@@ -147,7 +157,7 @@ def merged(pieces: Sequence[Repaired], *, apart_ns: int = HOUR_NS) -> tuple[Repa
     return tuple(found)
 
 
-def _bounded(pieces: Sequence[Repaired], most: int) -> tuple[Repaired, ...]:
+def _limit(pieces: Sequence[Repaired], most: int) -> tuple[Repaired, ...]:
     """No more than so many: the neighbours go first whose times differ least, then, where none
     touch, the oldest.
     """

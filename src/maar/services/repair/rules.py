@@ -29,7 +29,7 @@ from maar.model.schedule import LockLevel, Schedule, region_resource, store_reso
 from maar.model.time import DAY_NS, LeaseTime
 from maar.model.token_range import RING, TokenRange
 from maar.services.repair.groups import NEVER, GroupFactory, RangeState, RepairGroup, by_stores
-from maar.services.repair.history import NO_HISTORY, VnodeHistory, repaired_at
+from maar.services.repair.history import NO_HISTORY, VnodeHistory, last_repair
 from maar.services.repair.ranges import VNODES, vnode
 from maar.services.repair.subranges import ExactSizes, subranges, uniform
 from maar.services.rules import NO_SHARD, Board, JobState, KindRules, PlanScope
@@ -38,13 +38,15 @@ REPAIR = PlanKind("repair")
 SESSION_BLOCKS_MAX = 256  # of a vnode session, about: the leader unpacks them between requests
 PART_BLOCKS_MAX = 128  # of a range with more than that, in one session
 SESSION_RANGES_MAX = 1_000
-INCREMENTAL_BLOCKS_MAX = 500  # of one task
+INCREMENTAL_BLOCKS_MAX = 500  # of one session
+COMMITTED_BLOCKS_MAX = 16  # of one task of it …
+COMMITTED_BYTES_MAX = 256 << 20  # … or a single larger one
 SIZE_TARGET = 8 << 30  # bytes of a task, in one store
 TYPES = tuple(RepairType)
 _LEVELS = {RepairType.VNODE: 0, RepairType.INCREMENTAL: 1}  # where a plan's key tells its type
 
 
-class Progress(NamedTuple):
+class RepairProgress(NamedTuple):
     """How far a repair has come."""
 
     done: int  # ranges that need nothing now
@@ -86,22 +88,25 @@ class Repairing(KindRules):
     def job_of(self, key: QueueKey) -> JobId:
         return JobId(key.tenant, REPAIR, type_of(key))
 
-    def job_ids(self, board: Board) -> Iterable[JobId]:
+    def job_tenants(self, board: Board) -> Collection[TenantId]:
+        return board.tenants_with_blocks()
+
+    def job_ids(self, board: Board, tenant: TenantId) -> Iterable[JobId]:
         """A tenant whose blocks lie in one store only is scrubbed when somebody asks for it, or if
         the settings say so.
         """
-        for tenant in board.tenants_with_blocks():
-            several = any(len(each) > 1 for each in store_sets(board, tenant))
-            for type_ in TYPES:
-                job = JobId(tenant, REPAIR, type_)
-                scrubs = type_ is RepairType.VNODE and board.policy.repair.scrub
-                if several or scrubs or board.repair_asked(job) is not None:
-                    yield job
+        several = any(len(each) > 1 for each in store_sets(board, tenant))
+        for type_ in TYPES:
+            job = JobId(tenant, REPAIR, type_)
+            scrubs = type_ is RepairType.VNODE and board.policy.repair.scrub
+            if several or scrubs or board.repair_asked(job) is not None:
+                yield job
 
-    def woken(self, board: Board) -> Iterable[JobId]:
+    def jobs_to_wake(self, board: Board, tenants: Collection[TenantId]) -> Iterable[JobId]:
         """A block that is not at all its stores is copied without waiting to be looked at."""
-        tenants = board.tenants_to_copy()
-        return (JobId(tenant, REPAIR, RepairType.INCREMENTAL) for tenant in tenants)
+        for tenant in tenants:
+            if next(iter(board.to_copy(tenant)), None) is not None:
+                yield JobId(tenant, REPAIR, RepairType.INCREMENTAL)
 
     def job(
         self,
@@ -223,7 +228,7 @@ class Repairing(KindRules):
     ) -> RepairGroup | None:
         """The group whose oldest range has waited longest, with the ranges of one session."""
         asked = board.repair_asked(job)
-        offset = self._expected_ns(board, job.tenant, schedule)
+        offset = self._work_ns(board, job.tenant, schedule)
         before = asked if asked is not None else LeaseTime(now - schedule.interval_ns + offset)
         states = [
             each
@@ -231,10 +236,10 @@ class Repairing(KindRules):
             if each.repaired_at < before
         ]
         for group in self._groups(states, {*board.stores_away(), *down}):
-            return _bounded(board, job.tenant, group)
+            return _limit(board, job.tenant, group)
         return None
 
-    def _expected_ns(self, board: Board, tenant: TenantId, schedule: Schedule) -> int:
+    def _work_ns(self, board: Board, tenant: TenantId, schedule: Schedule) -> int:
         whole_only = not schedule.size_target
         return sum(
             board.repair_times(tenant, stores, whole_only=whole_only).work_ns
@@ -302,8 +307,20 @@ def resources(board: Board, stores: Iterable[StoreName], level: LockLevel) -> tu
 
 def store_sets(board: Board, tenant: TenantId) -> Iterator[tuple[StoreName, ...]]:
     """The sets of stores that should hold blocks of a tenant: one for each home that they have."""
-    found = {board.stores.wanted(tenant, home) for home in board.homes_of(tenant)}
+    found = {board.stores.wanted_stores(tenant, home) for home in board.homes_of(tenant)}
     yield from sorted(found)
+
+
+def part_ends(sizes: Sequence[int]) -> list[int]:
+    """Where the tasks of an incremental session end, among its blocks."""
+    ends, first, total = [], 0, 0
+    for at, size in enumerate(sizes):
+        full = at - first == COMMITTED_BLOCKS_MAX or total + size > COMMITTED_BYTES_MAX
+        if at > first and full:
+            ends.append(at)
+            first, total = at, 0
+        total += size
+    return [*ends, len(sizes)]
 
 
 def range_states(
@@ -330,7 +347,7 @@ def range_states(
         for number in numbers:
             history, whole = known.get(number, NO_HISTORY), vnode(number)
             for part in _pieces(within or whole, size_target, sizes):
-                at = repaired_at(history, part, whole, whole_only=not size_target)
+                at = last_repair(history, part, whole, whole_only=not size_target)
                 yield RangeState(part, stores, NEVER if at is None else at)
 
 
@@ -343,7 +360,7 @@ def _oldest_part(history: VnodeHistory, number: int, blocks: int) -> TokenRange:
     parts = subranges(whole, target=PART_BLOCKS_MAX, size_of=even)
 
     def age(part: TokenRange) -> LeaseTime:
-        at = repaired_at(history, part, whole, whole_only=False)
+        at = last_repair(history, part, whole, whole_only=False)
         return NEVER if at is None else at
 
     return min(parts, key=age)
@@ -371,19 +388,19 @@ def vnode_progress(
     schedule: Schedule,
     *,
     since: LeaseTime,
-) -> Progress:
+) -> RepairProgress:
     """From history alone: which blocks there are does not matter."""
     whole_only = not schedule.size_target
-    times: list[LeaseTime | None] = []
-    work = 0
-    for stores in sets:
-        found = board.repair_times(tenant, stores, whole_only=whole_only)
-        times += found.times
-        work += found.work_ns
-    repaired = [at for at in times if at is not None]
-    oldest = min(repaired, default=None) if len(repaired) == len(times) else None
-    done = sum(at >= since for at in repaired)
-    return Progress(done, len(times), oldest, max(repaired, default=None), work)
+    found = [board.repair_times(tenant, stores, whole_only=whole_only) for stores in sets]
+    ranges = sum(len(each.times) for each in found)
+    whole = ranges == sum(len(each.known) for each in found)
+    return RepairProgress(
+        sum(each.repairs_since(since) for each in found),
+        ranges,
+        min((each.known[0] for each in found), default=None) if whole else None,
+        max((each.known[-1] for each in found if each.known), default=None),
+        sum(each.work_ns for each in found),
+    )
 
 
 def _oldest(
@@ -394,7 +411,7 @@ def _oldest(
     return NEVER if at is None else at
 
 
-def _bounded(board: Board, tenant: TenantId, group: RepairGroup) -> RepairGroup:
+def _limit(board: Board, tenant: TenantId, group: RepairGroup) -> RepairGroup:
     """As many of its ranges as a session may take, one at least."""
     taken: list[TokenRange] = []
     all_blocks, tokens = board.blocks_of(tenant, group.stores), 0

@@ -142,7 +142,7 @@ class _Task:
                 if table not in wrong:
                     sources.setdefault(table, name)
         if len(sources) < len(tables):
-            if not self._made_of(meta.id):
+            if not self._copies_made(meta.id):
                 self._despair(meta.id, held, bad)
             return
         whole = any(name not in bad for name in sources.values())
@@ -158,7 +158,7 @@ class _Task:
     def _look(self, meta: BlockMeta, name: StoreName) -> dict[str, str] | None:
         """What is wrong with the files of a copy; None when its store is away."""
         try:
-            wrong = self.check.copy(self._stores.named(name), meta, name)
+            wrong = self.check.copy(self._stores.open(name), meta, name)
             if wrong:
                 self._stores.look(name)  # what an empty directory lacks is not missing
             return wrong
@@ -176,7 +176,7 @@ class _Task:
         perhaps none while the task looked at it and wrote to it. What is said of it does not count
         then, and a bad copy ends only where a new one was made in a store that is there.
         """
-        for name in self._stores.used():
+        for name in self._stores.stores_used():
             try:
                 self._stores.look(name)
             except Retryable as error:
@@ -210,7 +210,7 @@ class _Task:
         be bad in different files, so that only together they are whole: none of them ends then
         before a new one is there, whatever a store that is away may hold.
         """
-        made = self._made_of(meta.id)
+        made = self._copies_made(meta.id)
         for name in (*lacking, *bad):
             if name in made:
                 continue
@@ -222,13 +222,13 @@ class _Task:
         if whole or made:
             self.ended += (CopyBad(meta.id, name, what) for name, what in bad.items())
 
-    def _made_of(self, block: BlockId) -> set[StoreName]:
+    def _copies_made(self, block: BlockId) -> set[StoreName]:
         """Where this task has made a copy already."""
         return {each.store for each in self.made if each.block == block}
 
     def _copy(self, meta: BlockMeta, sources: dict[str, StoreName], to: StoreName) -> None:
-        target = self._stores.named(to)
-        files = self._fetched(meta, sources)
+        target = self._stores.open(to)
+        files = self._fetch(meta, sources)
 
         def check(file: File, key: str) -> None:
             if what := self.check.file(target, file, key):
@@ -240,14 +240,14 @@ class _Task:
             if path.is_relative_to(self._work):
                 path.unlink(missing_ok=True)
 
-    def _fetched(self, meta: BlockMeta, sources: dict[str, StoreName]) -> dict[str, Path]:
+    def _fetch(self, meta: BlockMeta, sources: dict[str, StoreName]) -> dict[str, Path]:
         """Whole files on this host: as they lie there, or fetched and checked. They may come from
         several copies, none of which is whole.
         """
         found = {}
         for file in meta.files:
             name = sources[file.table]
-            store = self._stores.named(name)
+            store = self._stores.open(name)
             at = next(each for each in file.locations if each.store == name)
             path = store.local_path(at.key)
             if path is None:

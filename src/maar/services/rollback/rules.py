@@ -22,7 +22,7 @@ class RollingBack(KindRules):
     def due(self, _board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:  # noqa: ARG002
         return iter(())
 
-    def asked(self, _board: Board, _scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+    def on_request(self, _board: Board, _scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
         return "a rollback is asked for by the plan that it undoes: `maar plans rollback ID`"
 
     def misfit(self, _board: Board, _spec: PlanSpec) -> Refusal | None:

@@ -16,7 +16,7 @@ from maar.model.plan import ROLLBACK, Account, PlanResult, Rollback
 from maar.ports.object_store import ObjectStore, exists
 from maar.ports.stores import Stores, stores_of
 from maar.services import intents
-from maar.services.deletion import Confirm, Deleter
+from maar.services.deletion import BatchDeleter, Confirm
 
 
 class Tools(NamedTuple):
@@ -33,7 +33,7 @@ def roll_back(rollback: Rollback, tools: Tools) -> PlanResult:
     bad: list[str] = []
     stores = stores_of(tools.store)
     for name in (rollback.store,) if rollback.store else stores.names():
-        store = stores.named(name)
+        store = stores.open(name)
         for token in rollback.tokens:
             found = intents.read(store, plan=rollback.target, token=token)
             written = [key for key in found.written if exists(store, key)]
@@ -48,7 +48,7 @@ def roll_back(rollback: Rollback, tools: Tools) -> PlanResult:
 def _delete(written: Sequence[str], store: ObjectStore, tools: Tools) -> int:
     """Objects that the index lists stay: an adopted block may be of an attempt that ended."""
     removed = 0
-    deleter = Deleter(store, tools.confirm, tools.monotonic_ns)
+    deleter = BatchDeleter(store, tools.confirm, tools.monotonic_ns)
     for key in deleter.deleting(keys.manifests_first(written)):
         removed += 1
         if exists(store, key):

@@ -29,7 +29,7 @@ PLAIN_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DemoProgress:
     """The numbers of the server's status that the demo shows."""
 
     profiles: int = 0
@@ -38,7 +38,7 @@ class Progress:
     running: int = 0
 
     @classmethod
-    def of(cls, status: dict[str, Any]) -> Progress:
+    def of(cls, status: dict[str, Any]) -> DemoProgress:
         return cls(
             profiles=status["profiles_added"],
             blocks=tuple(
@@ -144,10 +144,10 @@ def _wait_until_ready(demo: Demo, api: Server) -> None:
     raise CommandFailed(f"the server was not ready within {READY_S:.0f} s; see {demo.log_file}")
 
 
-def _watch(demo: Demo, api: Server, seconds: float | None) -> Progress:
+def _watch(demo: Demo, api: Server, seconds: float | None) -> DemoProgress:
     """Show progress until time is up; returns the last that was seen."""
     began = time.monotonic()
-    progress = Progress()
+    progress = DemoProgress()
     with _view() as show:
         while seconds is None or time.monotonic() - began < seconds:
             code = demo.server_ended()
@@ -159,7 +159,7 @@ def _watch(demo: Demo, api: Server, seconds: float | None) -> Progress:
                     f"sample programs ended: {', '.join(dead)}; see {demo.data_dir}"
                 )
             try:
-                progress = Progress.of(api.get("/api/v1/status"))
+                progress = DemoProgress.of(api.get("/api/v1/status"))
             except CommandFailed as error:
                 if error.exit_code != EXIT_UNAVAILABLE:
                     raise
@@ -169,7 +169,7 @@ def _watch(demo: Demo, api: Server, seconds: float | None) -> Progress:
 
 
 @contextmanager
-def _view() -> Iterator[Callable[[Progress, float], None]]:
+def _view() -> Iterator[Callable[[DemoProgress, float], None]]:
     """A live table on a terminal, a line now and then otherwise."""
     page = console()
     if page.is_terminal:
@@ -178,7 +178,7 @@ def _view() -> Iterator[Callable[[Progress, float], None]]:
         return
     last = -PLAIN_EVERY_S
 
-    def line(progress: Progress, age_s: float) -> None:
+    def line(progress: DemoProgress, age_s: float) -> None:
         nonlocal last
         if age_s - last >= PLAIN_EVERY_S:
             last = age_s
@@ -187,7 +187,7 @@ def _view() -> Iterator[Callable[[Progress, float], None]]:
     yield line
 
 
-def _table(progress: Progress, age_s: float) -> Group:
+def _table(progress: DemoProgress, age_s: float) -> Group:
     table = Table(box=None, pad_edge=False)
     for header, side in (
         ("level", "right"),
@@ -207,7 +207,7 @@ def _table(progress: Progress, age_s: float) -> Group:
     return Group(Text(), head, table, Text("Ctrl-C ends the demo", style="dim"))
 
 
-def _summary(api: Server, progress: Progress, began_ms: int) -> list[str]:
+def _summary(api: Server, progress: DemoProgress, began_ms: int) -> list[str]:
     """Print the summary; returns what is missing, as sentences."""
     found = [_look_at(api, program, began_ms) for program in PROGRAMS]
     click.echo(f"Summary: {progress.line()}")

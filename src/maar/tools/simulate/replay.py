@@ -23,7 +23,7 @@ from maar.placement.rules import Balancing, PlacementSettings, Rules, TenantLimi
 from maar.tools.simulate import report
 from maar.tools.simulate.fleet import after, fleet_of, ring_of
 from maar.tools.simulate.plain import Home, Plain
-from maar.tools.simulate.report import Focus, Moves, Sample, SimulationReport, Switch
+from maar.tools.simulate.report import Focus, LoadSample, Moves, SimulationReport, Switch
 from maar.tools.simulate.scenarios import DatasetPushes, Scenario
 
 ROUNDS = 4  # pushes of a series between two samples, at least
@@ -49,7 +49,7 @@ class Series:
     last: Put | None = None
 
 
-class Window:
+class SampleWindow:
     """What happened since the last sample."""
 
     def __init__(self) -> None:
@@ -103,10 +103,10 @@ class Replay:
             samples=samples,
         )
 
-    def _run(self) -> Iterator[Sample]:
+    def _run(self) -> Iterator[LoadSample]:
         turns = self._turns()
         every = len(turns) * max(ROUNDS, ceil(self._scenario.duration_s / SAMPLES_MAX / len(turns)))
-        window, since = Window(), 0
+        window, since = SampleWindow(), 0
         events = list(self._scenario.events)
         for second in range(int(self._scenario.duration_s)):
             while events and events[0].at_s <= second:
@@ -119,7 +119,7 @@ class Replay:
                 self._push(series, second, window)
             if second + 1 - since == every:
                 yield self._sample(second + 1, second + 1 - since, window)
-                window, since = Window(), second + 1
+                window, since = SampleWindow(), second + 1
         if not since:  # a run too short for a whole sample
             seconds = int(self._scenario.duration_s)
             yield self._sample(seconds, seconds, window)
@@ -167,7 +167,7 @@ class Replay:
 
     # ── pushes ──────────────────────────────────────────────────────────────────────────────────
 
-    def _push(self, series: Series, second: int, window: Window) -> None:
+    def _push(self, series: Series, second: int, window: SampleWindow) -> None:
         load = series.load
         weight = load.weights(second)[series.place]
         amount = load.rate(second) * weight * self._scenario.push_every_s
@@ -216,13 +216,13 @@ class Replay:
 
     # ── samples ─────────────────────────────────────────────────────────────────────────────────
 
-    def _sample(self, second: int, seconds: int, window: Window) -> Sample:
+    def _sample(self, second: int, seconds: int, window: SampleWindow) -> LoadSample:
         alive, shards = self._fleet.alive, len(self._fleet.owners)
         focus = [(load, self._focus(load, second, seconds)) for load in self._scenario.loads]
         homes: Counter[NodeId] = Counter()
         for home, size in window.homes.items():
             homes[home.node] += size
-        return Sample(
+        return LoadSample(
             at_s=second,
             shards=sum(one.shards for _, one in focus),
             ideal=sum(one.ideal for _, one in focus),

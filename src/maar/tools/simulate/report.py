@@ -43,7 +43,7 @@ class Focus(msgspec.Struct, frozen=True):
     by_chance: bool
 
 
-class Sample(msgspec.Struct, frozen=True):
+class LoadSample(msgspec.Struct, frozen=True):
     at_s: float
     shards: int  # given to all datasets
     ideal: int
@@ -93,7 +93,7 @@ class SimulationReport(msgspec.Struct, frozen=True):
     most_switches: int  # of one dataset
     shortest_s: float | None  # that one was spread by chance
     events: tuple[tuple[float, str], ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[LoadSample, ...]
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ def skew(loads: Iterable[float]) -> float:
 
 
 def way(
-    samples: Sequence[Sample], moved: Moves, a_round: float, pushed: int, *, plain: bool
+    samples: Sequence[LoadSample], moved: Moves, a_round: float, pushed: int, *, plain: bool
 ) -> Way:
     warm = [one for one in samples if one.at_s > WARM_S] or samples
     nodes = [skew((one.plain_nodes if plain else one.nodes).values()) for one in warm]
@@ -137,7 +137,7 @@ def way(
     )
 
 
-def allotment_of(samples: Sequence[Sample], service: str) -> Allotted:
+def allotment_of(samples: Sequence[LoadSample], service: str) -> Allotted:
     focus = [one.focus[service] for one in samples]
     return Allotted(
         given=fmean(one.shards for one in focus),

@@ -66,7 +66,7 @@ class Scene(msgspec.Struct, frozen=True):
     wide: int = 0  # the first so many tenants need every store
 
 
-class Sample(msgspec.Struct, frozen=True):
+class ScheduleSample(msgspec.Struct, frozen=True):
     at_s: float
     states: dict[str, int]
 
@@ -78,10 +78,10 @@ class ScheduleReport(msgspec.Struct, frozen=True):
     latest: float  # the longest time without a success, in intervals
     late: int  # tenants that were ever LATE or OVERDUE
     alarms: int  # that rang
-    samples: tuple[Sample, ...]
+    samples: tuple[ScheduleSample, ...]
 
 
-class Waiting(KindRules):
+class OccupyingRules(KindRules):
     """Jobs that occupy stores, and do nothing."""
 
     kind = KIND
@@ -103,8 +103,11 @@ class Waiting(KindRules):
     def default_schedule(self, _policy: Policy, _job: JobId) -> Schedule:
         return self._schedule
 
-    def job_ids(self, _board: Board) -> Iterable[JobId]:
-        return self._needs
+    def job_tenants(self, _board: Board) -> Collection[TenantId]:
+        return [job.tenant for job in self._needs]
+
+    def job_ids(self, _board: Board, tenant: TenantId) -> Iterable[JobId]:
+        return (JobId(tenant, KIND),)
 
     def job(
         self,
@@ -148,7 +151,7 @@ class Simulation:
         needs = dict(_jobs(scene))
         interval_ns = int(scene.interval_s * SECOND_NS)
         schedule = rules.with_interval(Schedule(interval_ns=interval_ns), interval_ns)
-        self._rules = Waiting(needs, schedule)
+        self._rules = OccupyingRules(needs, schedule)
         self._state = MetaState(kinds=Kinds(COMPACTION, self._rules))
         self._book, self._registry = JobBook(), WorkerRegistry()
         self._now = LeaseTime(0)
@@ -161,7 +164,7 @@ class Simulation:
 
     def report(self) -> ScheduleReport:
         scene = self._scene
-        samples: list[Sample] = []
+        samples: list[ScheduleSample] = []
         end = int(scene.days * 86_400 * SECOND_NS)
         pause = [int(day * 86_400 * SECOND_NS) for day in _pause(scene)]
         step = max(SECOND_NS, end // SAMPLES)
@@ -248,12 +251,12 @@ class Simulation:
         due = (known.due_at for known in self._book.known.values() if known.due_at > self._now)
         yield from (first for first in [min(due, default=None)] if first is not None)
 
-    def _sample(self) -> Sample:
+    def _sample(self) -> ScheduleSample:
         at, states = self._moment(), Counter[str]()
         for known in self._book.known.values():
             states[self._stands(known, at)] += 1
             self._note_age(known.id)
-        return Sample(self._now / SECOND_NS, {state: states[state] for state in JobStatus})
+        return ScheduleSample(self._now / SECOND_NS, {state: states[state] for state in JobStatus})
 
     def _stands(self, known: KnownJob, at: Moment) -> str:
         """As people see it, but that one that cannot run is shown as late when it is."""

@@ -62,8 +62,11 @@ class Patrolling(KindRules):
     def default_schedule(self, _policy: Policy, _job: JobId) -> Schedule:
         return self.schedule
 
-    def job_ids(self, _board: Board) -> Iterable[JobId]:
-        return list(self.beats)
+    def job_tenants(self, _board: Board) -> Collection[TenantId]:
+        return list(dict.fromkeys(job.tenant for job in self.beats))
+
+    def job_ids(self, _board: Board, tenant: TenantId) -> Iterable[JobId]:
+        return [job for job in self.beats if job.tenant == tenant]
 
     def job(
         self,

@@ -246,14 +246,14 @@ def whole_copies(
             raise damage
         return None
     best = next((meta for one, meta in found if _is_copy(one, meta)), found[0][1])
-    return _joined(best, found) if several else best
+    return _join_copies(best, found) if several else best
 
 
 def _is_copy(one: StoredBlock, meta: BlockMeta) -> bool:
     return meta.plan is not None and meta.plan != one.plan
 
 
-def _joined(best: BlockMeta, found: Sequence[tuple[StoredBlock, BlockMeta]]) -> BlockMeta:
+def _join_copies(best: BlockMeta, found: Sequence[tuple[StoredBlock, BlockMeta]]) -> BlockMeta:
     """The home is where the plan that made it wrote it, if that is whole."""
     same = [(one, meta) for one, meta in found if _content(meta) == _content(best)]
     ordered = sorted(same, key=lambda each: _is_copy(*each))

@@ -22,10 +22,10 @@ from maar.background import Loop, Threads
 from maar.metastore.decide import prepare, stores
 from maar.metastore.decide.dead_letter_rules import FoundLetter
 from maar.metastore.fold import registration, reincarnation
-from maar.metastore.leader import claim, committing
 from maar.metastore.leader.background import Append, Led
-from maar.metastore.leader.letter_box import Box
-from maar.metastore.leader.store_inventory import (
+from maar.metastore.leader.letters.letter_box import Box
+from maar.metastore.leader.stores import claim, committing
+from maar.metastore.leader.stores.store_inventory import (
     UNKNOWN,
     Sibling,
     StoredBlock,
@@ -120,8 +120,8 @@ class Adoption:
         names = self._stores.names()
         for name in names[1:]:
             await self._threads.do(self._end_former, name)
-        listings = {name: StoreListing(self._stores.named(name)) for name in names}
-        found = await self._committed(await self._unknown(listings))
+        listings = {name: StoreListing(self._stores.open(name)) for name in names}
+        found = await self._only_committed(await self._unknown(listings))
         blocks = [block for block, some in found.items() if not _is_quarantined(some[0])]
         held = [block for block, some in found.items() if _is_quarantined(some[0])]
         log_.info("adoption found blocks=%d quarantined=%d", len(blocks), len(held))
@@ -147,7 +147,7 @@ class Adoption:
         )
 
     def _end_former(self, name: StoreName) -> None:
-        claim.end_former(self._stores.named(name), self._leader.state)
+        claim.end_former(self._stores.open(name), self._leader.state)
 
     # ── what the store holds and the index does not know ───────────────────────────────────────
 
@@ -183,7 +183,7 @@ class Adoption:
 
     def _was_ours(self, name: StoreName) -> bool:
         """Whether the log that is adopted used a store; the first one needs no proof."""
-        store = self._stores.named(name)
+        store = self._stores.open(name)
         return name == self._stores.names()[0] or any(
             exists(store, keys.marker(life)) for life in self._leader.state.adopting
         )
@@ -191,15 +191,15 @@ class Adoption:
     def _read_block(
         self, listings: Mapping[StoreName, StoreListing], one: StoredBlock
     ) -> BlockMeta | None:
-        return read_block(self._stores.named(one.store), one, listings[one.store])
+        return read_block(self._stores.open(one.store), one, listings[one.store])
 
     def _in_quarantine(
         self, siblings: Mapping[PlanId, Sibling], one: StoredBlock
     ) -> BlockMeta | None:
         sibling = siblings.get(one.plan, UNKNOWN) if one.plan is not None else UNKNOWN
-        return read_quarantine(self._stores.named(one.store), one, sibling)
+        return read_quarantine(self._stores.open(one.store), one, sibling)
 
-    async def _committed(
+    async def _only_committed(
         self, found: dict[BlockId, list[StoredBlock]]
     ) -> dict[BlockId, list[StoredBlock]]:
         """Without the blocks of bulk writes that were never whole: nothing says which of them are
@@ -207,7 +207,7 @@ class Adoption:
         """
         bulk = [one for some in found.values() for one in some if keys.is_ingested(one.key)]
         names = sorted({AttemptName(name.plan, name.token) for name in map(_name_of, bulk)})
-        first = self._stores.named(self._stores.names()[0])
+        first = self._stores.open(self._stores.names()[0])
         read = await self._threads.each(partial(_commit_of, first), names, catching=MaarError)
         whole: set[str] = set()
         for outcome in read:
@@ -296,7 +296,7 @@ class Adoption:
             return {}
         wanted, found = set(missed), dict[BlockId, list[StoredBlock]]()
         for name in listings:
-            store = self._stores.named(name)
+            store = self._stores.open(name)
             if not await self._threads.do(self._was_ours, name):
                 continue
             prefixes = (keys.MANIFESTS, keys.QUARANTINES)
@@ -339,7 +339,7 @@ class Adoption:
         """Their segments were found above; a letter is deleted when the index knows its block."""
         lives = self._leader.state.adopting
         for name, life in ((name, life) for name in self._stores.names() for life in lives):
-            box = Box(self._stores.named(name), life)
+            box = Box(self._stores.open(name), life)
             for infos in _in_steps(await self._threads.do(partial(_waiting, box)), READ_AT_ONCE):
                 await self._deliver(box, await self._read(box, infos))
             for infos in _in_steps(await self._threads.do(partial(_list_held, box)), READ_AT_ONCE):

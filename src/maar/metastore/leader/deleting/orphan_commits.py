@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from maar.metastore.decide import orphans
-from maar.metastore.leader import committing
-from maar.metastore.leader.orphan_search import Orphan, OrphanKind, Part, Unit
+from maar.metastore.leader.deleting.orphan_search import Orphan, OrphanKind, Part, Unit
+from maar.metastore.leader.stores import committing
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import Corrupt

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from maar.background import first_ended
-from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.leader.letters.dead_letters import DeadLetters
 from maar.model.errors import NotFound
 from maar.model.ids import StoreName
 from maar.model.time import LeaseTime
@@ -37,7 +37,7 @@ class LaterStore:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stores.named(self._name), name)
+        return getattr(self._stores.open(self._name), name)
 
 
 class LettersOfStores:

@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeVar
 
 from maar.background import Loop, Threads
 from maar.metastore.fold import leftovers, retention, trust, undo
-from maar.metastore.leader import cleaning, sweeping
 from maar.metastore.leader.background import Append, Deleting, LedStores
-from maar.metastore.leader.burials import Burials
+from maar.metastore.leader.deleting import cleaning, sweeping
+from maar.metastore.leader.deleting.burials import Burials
 from maar.metastore.leader.held_back import HeldBack
 from maar.metastore.records.entries import (
     AttemptKey,
@@ -53,6 +53,7 @@ class CleanerBounds(NamedTuple):
     """How much is done at once, and how much that went wrong is remembered."""
 
     removed_at_once: int = 128  # blocks
+    looked_at_once: int = 1_000  # tombstones of one store
     swept_at_once: int = 64  # attempts
     taken_at_once: int = 64  # expired blocks: folding them must not hold up the loop
     looked_at_max: int = 50_000  # blocks in one run of retention, though more may be in reach
@@ -96,7 +97,11 @@ class Cleaner:
         self.removal = asyncio.Lock()  # while it is held, no block is being deleted
         self._blocks: HeldBack[BlockId] = HeldBack(bounds.held_max)
         self._attempts: HeldBack[AttemptKey] = HeldBack(bounds.held_max)
-        self._burials = Burials(leader, self._stores, append, limit=bounds.removed_at_once)
+        self._burials = Burials(
+            *(leader, self._stores, append),
+            limit=bounds.removed_at_once,
+            looked_at=bounds.looked_at_once,
+        )
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
         self._expire_at_ns = clock.monotonic_ns() + timing.expire_ns
         self._told = ""  # which trouble of retention was logged last: "paused", "careful" or none
@@ -175,7 +180,7 @@ class Cleaner:
         if removal.store is None:
             return ""  # it may not go from any store yet
         deleter = self._stores.deleter(removal.store)
-        return cleaning.carry_out(deleter, removal, self._stores.named)
+        return cleaning.carry_out(deleter, removal, self._stores.open)
 
     def _hold_removal(self, removal: cleaning.Removal, outcome: object, *, now: LeaseTime) -> None:
         if isinstance(outcome, Exception):
@@ -250,7 +255,7 @@ class Cleaner:
 
     def _look(self, place: tuple[AttemptKey, StoreName]) -> sweeping.FoundLeftovers:
         attempt_key, store = place
-        return sweeping.look(self._stores.named(store), attempt_key, store)
+        return sweeping.look(self._stores.open(store), attempt_key, store)
 
     def _remove_leftovers(self, work: tuple[sweeping.FoundLeftovers, list[str]]) -> bool:
         found, _ = work

@@ -103,7 +103,7 @@ class Eraser:
         for each in predicates:
             if each.id not in self._stored:
                 await self.keep(each)
-        why = {each.id: deletion.unfinished(state, each) for each in predicates}
+        why = {each.id: deletion.why_unfinished(state, each) for each in predicates}
         found = await self._left(predicates, why)
         for name, left in found.items():
             self._clear[name] = 0 if left else self._clear.get(name, 0) + 1
@@ -118,7 +118,7 @@ class Eraser:
         """
         state = self._leader.state
         chunks = chunks_of(state, [each.mask for each in predicates])
-        touched = await self._threads.do(_touched, chunks, predicates)
+        touched = await self._threads.do(_blocks_touched, chunks, predicates)
         live = {meta.id: meta for meta in touched if meta.id in state.blocks}
         counts = dict.fromkeys((each.id for each in predicates), 0)
         doomed: list[BlockMeta] = []
@@ -132,7 +132,7 @@ class Eraser:
         lag_ns = state.policy.registration_floor_lag_ns
         gone = [each.packed for each in state.retired.values()]
         gone += [each.packed for each in state.tombstones.values() if each.packed != NO_BLOCK]
-        retired = await self._threads.do(_retired, gone, predicates, lag_ns)
+        retired = await self._threads.do(_count_retired, gone, predicates, lag_ns)
         oldest = await self._threads.do(self._oldest_held)
         return {
             each.id: _waits(
@@ -240,7 +240,7 @@ def count(chunks: Iterable[Chunk], mask: Mask) -> Deletion:
     return Deletion(None, profiles, blocks, at_most)
 
 
-def _touched(chunks: Iterable[Chunk], predicates: list[Predicate]) -> list[BlockMeta]:
+def _blocks_touched(chunks: Iterable[Chunk], predicates: list[Predicate]) -> list[BlockMeta]:
     return [
         meta
         for meta in blocks_in(chunks)
@@ -248,7 +248,9 @@ def _touched(chunks: Iterable[Chunk], predicates: list[Predicate]) -> list[Block
     ]
 
 
-def _retired(retired: Iterable[Bytes], predicates: list[Predicate], lag_ns: int) -> dict[int, int]:
+def _count_retired(
+    retired: Iterable[Bytes], predicates: list[Predicate], lag_ns: int
+) -> dict[int, int]:
     counts = dict.fromkeys((each.id for each in predicates), 0)
     for meta in map(unpack, retired):
         for each in predicates:

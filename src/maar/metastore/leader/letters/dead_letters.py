@@ -23,8 +23,8 @@ from maar.metastore.decide.dead_letter_rules import (
     Fate,
     FoundLetter,
     LetterVerdict,
-    deleted_since,
     deliverable,
+    has_deletions_since,
     in_steps,
     reach,
     rewritten,
@@ -32,7 +32,7 @@ from maar.metastore.decide.dead_letter_rules import (
     verdict,
 )
 from maar.metastore.leader.background import Append, Led
-from maar.metastore.leader.letter_box import Box, find_letter, read_ours
+from maar.metastore.leader.letters.letter_box import Box, find_letter, read_ours
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.state import NO_FLOOR
@@ -318,7 +318,7 @@ class DeadLetters:
         """The block that the index knows now, and whether it had to be written again."""
         again = second_chance(self._leader.state, letter, now=self._leader.now())
         if again and letter.meta is not None:
-            if deleted_since(self._leader.state, letter.meta):
+            if has_deletions_since(self._leader.state, letter.meta):
                 raise Rejected(
                     f"{letter.name} cannot be delivered: some of its profiles were deleted since "
                     "it was written, and would come back with it"

@@ -22,8 +22,8 @@ from maar.block.read.damage import wrong
 from maar.metastore.decide import stores as decisions
 from maar.metastore.fold import copies
 from maar.metastore.leader.background import Append, Led
-from maar.metastore.leader.claim import mark
-from maar.metastore.leader.store_inventory import StoreListing
+from maar.metastore.leader.stores.claim import mark
+from maar.metastore.leader.stores.store_inventory import StoreListing
 from maar.metastore.records.entries import Entry
 from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.index import Chunk
@@ -83,7 +83,7 @@ class StoreKeeper:
         """Sentences for the status."""
         state = self._leader.state
         gone = sorted(
-            ({*state.blocks.copies.known(), *state.tombstones.stores()})
+            ({*state.blocks.copies.holders(), *state.tombstones.stores()})
             - {*self._stores.names(), *state.stores.names()}
         )
         missing = (
@@ -149,9 +149,11 @@ class StoreKeeper:
     def _look_at_marker(self, name: StoreName) -> str:
         """In a thread of the store's own. What is wrong, in a sentence; '' when nothing is."""
         state = self._leader.state
-        store = self._stores.named(name)
+        store = self._stores.open(name)
         lives = (state.incarnation, *reversed(state.former))
-        owner = next((found for life in lives if (found := _marked(store, life)) is not None), None)
+        owner = next(
+            (found for life in lives if (found := _marker_name(store, life)) is not None), None
+        )
         if owner is None and (other := _other_log(store, lives)):
             return (
                 f"store {name} has the marker of another log ({other}) and none of this one: the "
@@ -163,12 +165,12 @@ class StoreKeeper:
             except InvalidInput as error:
                 return str(error)
             self._probed.add(name)
-        if owner is None and name in state.blocks.copies.known():
+        if owner is None and name in state.blocks.copies.holders():
             self._wiped.add(name)
             return ""
-        if owner is None or _marked(store, state.incarnation) is None:
+        if owner is None or _marker_name(store, state.incarnation) is None:
             mark(store, state.incarnation)  # of two names that come at once, one is first
-            owner = _marked(store, state.incarnation) or ""
+            owner = _marker_name(store, state.incarnation) or ""
         first = self._stores.names()[0]
         if name != (owner or first):  # markers of single stores used to be empty
             return (
@@ -191,7 +193,7 @@ class StoreKeeper:
         """A store lost its marker: what it lost with it is missing, and repair copies it again."""
         if name not in self._trouble:
             log_.error("store %s has lost its marker: it was wiped, and is filled again", name)
-        store = self._stores.named(name)
+        store = self._stores.open(name)
         listing = StoreListing(store)
         await self._threads.do(_walk, listing)
         state = self._leader.state
@@ -199,7 +201,7 @@ class StoreKeeper:
         others = await self._listed_others(name)
         lacking, ending = await self._threads.do(_missing, chunks, name, listing, others)
         for some in _in_steps(ending, ENDED_AT_ONCE):
-            await self._append(partial(_ended, name, some, decisions.WIPED))
+            await self._append(partial(_end_copies, name, some, decisions.WIPED))
         ended = sum(1 for block in ending if not _is_at(state, block, name))
         log_.error("store %s was wiped copies=%d nowhere_else=%d", name, ended, lacking - ended)
         await self._threads.do(mark, store, state.incarnation)
@@ -214,7 +216,7 @@ class StoreKeeper:
             if other == name or other in self._wiped or other in self._trouble:
                 continue
             try:
-                listing = StoreListing(self._stores.named(other))
+                listing = StoreListing(self._stores.open(other))
                 await self._threads.do(_walk, listing)
                 found[other] = listing
             except NotLeading:
@@ -259,18 +261,18 @@ class StoreKeeper:
 
     def _unreadable(self, leaving: StoreName, meta: BlockMeta) -> str:
         """In a thread: what is wrong with the copies that are to remain; '' when all are whole."""
-        remaining = copies.wanted(self._leader.state, meta)
+        remaining = copies.wanted_stores(self._leader.state, meta)
         for file in meta.files:
             for at in file.locations:
                 if at.store == leaving or at.store not in remaining:
                     continue
-                if what := wrong(self._stores.named(at.store), file, at, compare=True):
+                if what := wrong(self._stores.open(at.store), file, at, compare=True):
                     return f"{at.key} in store {at.store} {what}"
         return ""
 
     def _tell_drained(self, name: StoreName) -> None:
         state = self._leader.state
-        empty = name not in state.blocks.copies.known() and not state.tombstones.of_store(name)
+        empty = name not in state.blocks.copies.holders() and not state.tombstones.of_store(name)
         empty &= name in state.stores.leaving
         if empty and name not in self._drained:
             self._drained.add(name)
@@ -285,11 +287,11 @@ class StoreKeeper:
         """
         if not lost:
             await self._append(lambda state, _: decisions.leave(state, name))
-            return self._removed(name)
+            return self._removal(name)
         state = self._leader.state
         decisions.check_known(state, name)
         chunks = [*decisions.chunks_with(state, name), *decisions.segment_chunks(state)]
-        found = await self._threads.do(decisions.bereaved, chunks, name)
+        found = await self._threads.do(decisions.split_by_copies, chunks, name)
         only = tuple(meta.id for meta in found.only_here)
         profiles = sum(meta.profiles for meta in found.only_here)
         told = RemovedStore(
@@ -301,10 +303,10 @@ class StoreKeeper:
         if name not in state.stores.leaving:
             await self._append(lambda state, _: decisions.leave(state, name))
         for some in _in_steps(found.elsewhere, ENDED_AT_ONCE):
-            await self._append(partial(_ended, name, some, decisions.LOST))
+            await self._append(partial(_end_copies, name, some, decisions.LOST))
         for some in _in_steps(list(only), ENDED_AT_ONCE):
-            await self._append(partial(_lost, name, some))
-            await self._append(partial(_ended, name, some, decisions.LOST))  # copied meanwhile
+            await self._append(partial(_lose_blocks, name, some))
+            await self._append(partial(_end_copies, name, some, decisions.LOST))  # copied meanwhile
         await self._append(lambda state, _: decisions.end_tombstones(state, name))
         log_.warning("store %s was given up blocks_lost=%d profiles=%d", name, len(only), profiles)
         left = sum(1 for block in found.elsewhere if _is_at(state, block, name))
@@ -318,14 +320,14 @@ class StoreKeeper:
     async def keep(self, name: StoreName) -> RemovedStore:
         """It stays after all."""
         await self._append(lambda state, _: decisions.leave(state, name, leaves=False))
-        return self._removed(name)
+        return self._removal(name)
 
-    def _removed(self, name: StoreName) -> RemovedStore:
+    def _removal(self, name: StoreName) -> RemovedStore:
         held = self._leader.state.blocks.copies.of_stores().get(name)
         return RemovedStore(name, True, held.held.blocks if held else 0, 0, 0, ())
 
 
-def _marked(store: ObjectStore, life: Incarnation) -> str | None:
+def _marker_name(store: ObjectStore, life: Incarnation) -> str | None:
     """The name in the marker of an incarnation; None when there is none."""
     try:
         return store.read(keys.marker(life)).decode(errors="replace")
@@ -376,11 +378,13 @@ def _some_to_drain(
     return found if looked else None
 
 
-def _ended(name: StoreName, blocks: list[BlockId], why: str, *_: object) -> list[Entry]:
+def _end_copies(name: StoreName, blocks: list[BlockId], why: str, *_: object) -> list[Entry]:
     return decisions.end_copies(name, blocks, why)
 
 
-def _lost(name: StoreName, blocks: list[BlockId], state: MetaState, _: object) -> list[Entry]:
+def _lose_blocks(
+    name: StoreName, blocks: list[BlockId], state: MetaState, _: object
+) -> list[Entry]:
     return decisions.lose_blocks(state, blocks, name)
 
 

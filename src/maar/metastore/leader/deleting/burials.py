@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from maar.background import Threads
 from maar.metastore.fold import copies
-from maar.metastore.leader import cleaning
 from maar.metastore.leader.background import Append, Deleting, LedStores
+from maar.metastore.leader.deleting import cleaning
 from maar.metastore.leader.held_back import HeldBack
 from maar.metastore.records.entries import Entry, TombstonesEnded
 from maar.metastore.state.tombstones import Buried
@@ -36,11 +36,14 @@ class BuriedIn(NamedTuple):
 
 
 class Burials:
-    def __init__(self, leader: Deleting, stores: LedStores, append: Append, *, limit: int) -> None:
+    def __init__(
+        self, leader: Deleting, stores: LedStores, append: Append, *, limit: int, looked_at: int
+    ) -> None:
         self._leader = leader
         self._stores = stores
         self._append = append
         self._limit = limit
+        self._looked_at = looked_at
         self._threads = Threads(STORES_MAX, "bury", when_closed=NotLeading)  # one for each store
         self._held: HeldBack[Buried] = HeldBack(HELD_MAX)
         self._starts: dict[StoreName, int] = {}  # where the next look at a long list begins
@@ -82,12 +85,19 @@ class Burials:
     def _due(self) -> list[tuple[StoreName, list[cleaning.DueTombstone]]]:
         state, now = self._leader.state, self._leader.now()
         resting = self._held.resting(now)
-        look = partial(cleaning.tombstones, state, now=now, limit=self._limit, resting=resting)
+        look = partial(
+            cleaning.tombstones,
+            state,
+            now=now,
+            limit=self._limit,
+            looked_at=self._looked_at,
+            resting=resting,
+        )
         work = []
         for store in state.tombstones.stores():
             start = self._starts.pop(store, 0)
             due = look(store, start=start)
-            ahead = start if len(due) >= self._limit else start + cleaning.LOOKED_AT
+            ahead = start if len(due) >= self._limit else start + self._looked_at
             if ahead < len(state.tombstones.of_store(store)):
                 self._starts[store] = ahead  # else from the beginning
             work.append((store, due))
@@ -99,7 +109,7 @@ class Burials:
         for one in due:
             try:
                 deleter = self._stores.deleter(store)
-                why = cleaning.carry_out(deleter, one.removal, self._stores.named)
+                why = cleaning.carry_out(deleter, one.removal, self._stores.open)
             except NotLeading:
                 raise
             except Retryable as error:

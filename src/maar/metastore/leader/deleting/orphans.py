@@ -17,12 +17,12 @@ from itertools import chain
 from maar.background import Loop, Threads
 from maar.metastore.decide import orphans
 from maar.metastore.leader.background import Deleting, deleter
-from maar.metastore.leader.orphan_commits import Commits
-from maar.metastore.leader.orphan_search import (
+from maar.metastore.leader.deleting.orphan_commits import Commits
+from maar.metastore.leader.deleting.orphan_search import (
     KEPT_MAX,
     STORE,
     Attempts,
-    Kept,
+    KeptSentences,
     Orphan,
     Outputs,
     Part,
@@ -73,7 +73,7 @@ class Orphans:
         self._metrics = metrics
         self._deleter = deleter(leader, store, clock, one_of_several=name is not None)
         self._threads = Threads(THREADS, "orphans", when_closed=NotLeading)
-        self._kept = Kept()
+        self._kept = KeptSentences()
         self._told: set[str] = set()
         self._tools = SearchTools(leader, store, self._threads, self._keep, listed_at_once, name)
         self._parts = _parts(self._tools)
@@ -128,7 +128,7 @@ class Orphans:
         if self._leader.state.adopting:
             return False
         self._kept.clear(STORE)
-        complete = not await self._refused(self._kept)
+        complete = not await self._must_not_sweep(self._kept)
         for part in parts if complete else ():
             try:
                 complete &= await self._sweep_part(part, gone, until_ns)
@@ -171,9 +171,9 @@ class Orphans:
     async def find(self, *, limit: int) -> FoundOrphans:
         """What a sweep would delete, without a change; incomplete when it takes too long."""
         until_ns = self._clock.monotonic_ns() + WAIT_NS
-        kept, found = Kept(), _Found(limit)
+        kept, found = KeptSentences(), _Found(limit)
         tools = self._tools._replace(keep=kept.keep, listed_at_once=FOUND_AT_ONCE)
-        complete = not self._leader.state.adopting and not await self._refused(kept)
+        complete = not self._leader.state.adopting and not await self._must_not_sweep(kept)
         for part in _parts(tools) if complete else ():
             complete &= await self._find_part(part, found, until_ns)
         first = tuple(OrphanObject(*orphan) for orphan in found.first)
@@ -192,7 +192,7 @@ class Orphans:
 
     # ── whether anything may go ────────────────────────────────────────────────────────────────
 
-    async def _refused(self, kept: Kept) -> bool:
+    async def _must_not_sweep(self, kept: KeptSentences) -> bool:
         """Whether nothing may be swept in this store; `kept` gets a sentence that says why."""
         state = self._leader.state
         look = partial(
@@ -282,7 +282,9 @@ class _Found:
             self.first.append(orphan)
 
 
-def _summary(gone: Sequence[Orphan], limit: int, *, complete: bool, kept: Kept) -> FoundOrphans:
+def _summary(
+    gone: Sequence[Orphan], limit: int, *, complete: bool, kept: KeptSentences
+) -> FoundOrphans:
     first = tuple(OrphanObject(*orphan) for orphan in gone[:limit])
     size = sum(orphan.size for orphan in gone)
     return FoundOrphans(len(gone), size, first, complete, kept.sentences())

@@ -16,10 +16,11 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from maar.background import Threads
 from maar.metastore.decide import orphans
 from maar.metastore.fold import leftovers, objects, registration
-from maar.metastore.leader import sweeping
 from maar.metastore.leader.background import Led
-from maar.metastore.leader.letter_box import Box
-from maar.metastore.leader.store_inventory import (
+from maar.metastore.leader.deleting import sweeping
+from maar.metastore.leader.deleting.sweeping import FoundLeftovers
+from maar.metastore.leader.letters.letter_box import Box
+from maar.metastore.leader.stores.store_inventory import (
     UNKNOWN,
     StoredBlock,
     StoreListing,
@@ -28,7 +29,6 @@ from maar.metastore.leader.store_inventory import (
     read_quarantine,
     segment_of,
 )
-from maar.metastore.leader.sweeping import FoundLeftovers
 from maar.metastore.records.entries import AttemptKey
 from maar.metastore.state.state import MetaState
 from maar.model import keys
@@ -63,12 +63,12 @@ class Orphan(NamedTuple):
 Unit: TypeAlias = tuple[Orphan, ...]  # deleted in this order, by one thread
 
 
-class Page(NamedTuple):
+class ListedPage(NamedTuple):
     listed: int  # keys
     units: list[Unit]
 
 
-class Kept:
+class KeptSentences:
     """Sentences for what stays although nothing names it, by the part of the search.
 
     Threads add to it while a status reads it, so whoever reads makes a list in one step first.
@@ -105,12 +105,12 @@ class SearchTools(NamedTuple):
     listed_at_once: int
     name: StoreName | None = None  # of the store; None: there is only one
 
-    def needed(self, state: MetaState) -> Callable[[BlockId, str], bool]:
+    def need_of(self, state: MetaState) -> Callable[[BlockId, str], bool]:
         """Whether this store may not do without an object that the index does not list in it."""
         name = self.name
         if name is None:
             return lambda _block, _key: False
-        lacked = state.blocks.copies.lacked_by(name)
+        lacked = state.blocks.copies.tenants_lacking(name)
         return lambda block, key: orphans.is_needed_here(state, block, key, name, lacked=lacked)
 
     async def each(self, act: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
@@ -143,10 +143,10 @@ class Part:
         """Whether anything can be said about this part now."""
         return True
 
-    async def page(self) -> Page | None:
+    async def page(self) -> ListedPage | None:
         """None when the walk has ended."""
         infos = await self._tools.threads.do(self._some)
-        return Page(len(infos), await self._units(infos)) if infos else None
+        return ListedPage(len(infos), await self._units(infos)) if infos else None
 
     async def _units(self, infos: Sequence[ObjectInfo]) -> list[Unit]:
         raise NotImplementedError
@@ -248,7 +248,7 @@ class Segments(Part):
 # ── what attempts wrote that no entry speaks of ────────────────────────────────────────────────
 
 
-class Written(NamedTuple):
+class WrittenObjects(NamedTuple):
     """Objects of one block that one task wrote, a manifest first."""
 
     objects: tuple[str, ...]
@@ -258,7 +258,7 @@ class Written(NamedTuple):
 
 class AttemptFinds(NamedTuple):
     found: FoundLeftovers
-    written: list[Written]
+    written: list[WrittenObjects]
     stays: bool = False  # something else, which the store may not do without yet
 
 
@@ -277,18 +277,18 @@ class Attempts(Part):
             AttemptKey(*name) for name in named if orphans.is_unknown_attempt(state, *name, now=now)
         ]
         found = await self._tools.each(partial(sweeping.look, self._tools.store), unknown)
-        finds = [AttemptFinds(one, *self._unlisted(one)) for one in found]
+        finds = [AttemptFinds(one, *self._find_unlisted(one)) for one in found]
         return [unit for unit in await self._tools.each(self._unit, finds) if unit]
 
-    def _unlisted(self, found: FoundLeftovers) -> tuple[list[Written], bool]:
+    def _find_unlisted(self, found: FoundLeftovers) -> tuple[list[WrittenObjects], bool]:
         """What may go, and whether anything else has to stay for now."""
         state = self._tools.leader.state
         written = found.intents.written
         unlisted = leftovers.unlisted_keys(state, written, self._tools.name)
-        needed = self._tools.needed(state)
+        needed = self._tools.need_of(state)
         going = [key for key in unlisted if not needed(written[key], key)]
         beside = dict.fromkeys(keys.objects_beside(key, TABLES) or (key,) for key in going)
-        return [_written(state, each) for each in beside], len(going) < len(unlisted)
+        return [_outputs_of(state, each) for each in beside], len(going) < len(unlisted)
 
     def _unit(self, finds: AttemptFinds) -> Unit:
         store, found = self._tools.store, finds.found
@@ -324,9 +324,9 @@ class Outputs(Part):
     async def _units(self, infos: Sequence[ObjectInfo]) -> list[Unit]:
         named = await self._tools.threads.do(_output_names, infos)
         state, now = self._tools.leader.state, self._tools.leader.now()
-        needed = self._tools.needed(state)
+        needed = self._tools.need_of(state)
         going = [
-            (key, _written(state, beside))
+            (key, _outputs_of(state, beside))
             for key, name in named
             if orphans.is_unknown_attempt(state, name.plan, name.token, now=now)
             and orphans.is_unlisted(state, name.block, key, store=self._tools.name)
@@ -335,7 +335,7 @@ class Outputs(Part):
         ]
         return [unit for unit in await self._tools.each(self._unit, going) if unit]
 
-    def _unit(self, one: tuple[str, Written]) -> Unit:
+    def _unit(self, one: tuple[str, WrittenObjects]) -> Unit:
         """A block is found once, by its manifest."""
         key, written = one
         store, first = self._tools.store, written.objects[0]
@@ -363,11 +363,11 @@ def _output_names(infos: Iterable[ObjectInfo]) -> list[tuple[str, OutputName]]:
     ]
 
 
-def _written(state: MetaState, beside: tuple[str, ...]) -> Written:
+def _outputs_of(state: MetaState, beside: tuple[str, ...]) -> WrittenObjects:
     named = keys.output_name(beside[0])
     assert named is not None
     known = named.block in state.blocks or named.block in state.retired
-    return Written(beside, known, named.token.incarnation == state.incarnation)
+    return WrittenObjects(beside, known, named.token.incarnation == state.incarnation)
 
 
 def _outputs(store: ObjectStore, objects_: Iterable[str]) -> Iterator[Orphan]:
@@ -392,7 +392,7 @@ def _was_copied(store: ObjectStore, one: StoredBlock) -> bool:
     return meta is not None and meta.plan != one.plan
 
 
-def why_kept(store: ObjectStore, written: Written) -> str:
+def why_kept(store: ObjectStore, written: WrittenObjects) -> str:
     """Why unlisted objects of a block stay all the same; '' when nobody can miss them.
 
     Without a manifest its task never finished. With one, adoption would have taken the block if it

@@ -10,8 +10,8 @@ from typing import cast
 
 from maar.background import first_ended
 from maar.metastore.leader.background import Deleting
-from maar.metastore.leader.letters_of_stores import LaterStore
-from maar.metastore.leader.orphans import Orphans
+from maar.metastore.leader.deleting.orphans import Orphans
+from maar.metastore.leader.letters.letters_of_stores import LaterStore
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.model.errors import NotLeading, Retryable
 from maar.model.ids import StoreName

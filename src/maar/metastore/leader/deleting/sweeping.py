@@ -9,7 +9,7 @@ from maar.model import keys
 from maar.model.ids import StoreName
 from maar.ports.object_store import ObjectStore
 from maar.services import intents
-from maar.services.deletion import Deleter
+from maar.services.deletion import BatchDeleter
 from maar.services.intents import Intents
 
 
@@ -26,7 +26,7 @@ def look(
     return FoundLeftovers(attempt_key, found, name)
 
 
-def remove(deleter: Deleter, found: FoundLeftovers, unlisted: list[str]) -> bool:
+def remove(deleter: BatchDeleter, found: FoundLeftovers, unlisted: list[str]) -> bool:
     """Delete leftovers; whether nothing is left of the attempt, and never will be."""
     plan, token = found.attempt_key.plan, found.attempt_key.token
     deleter.delete([*keys.manifests_first(unlisted), *found.intents.names])

@@ -26,9 +26,8 @@ from maar.model.plan import REPAIR
 from maar.model.stores import stores_of
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectStore, exists
-from maar.services.deletion import Deleter
+from maar.services.deletion import BatchDeleter
 
-LOOKED_AT = 1_000  # tombstones of one store, at once
 REMOVAL_MAX = 32  # blocks; a thread cannot be interrupted, so its work is kept short
 
 Named = Callable[[StoreName], ObjectStore]
@@ -77,7 +76,10 @@ def removals(
             continue  # blocks that it replaced go first: only it says what became of them
         retired = state.retired[block]
         meta = unpack(retired.packed)
-        held = (*stores_of(meta), *copies.wanted(state, meta))  # alike in all that is asked below
+        held = (
+            *stores_of(meta),
+            *copies.wanted_stores(state, meta),
+        )  # alike in all that is asked below
         groups.setdefault((retired.entry, retired.outputs, held), []).append(meta)
     return [
         removal
@@ -100,7 +102,7 @@ def _by_store(state: MetaState, some: tuple[BlockMeta, ...]) -> Iterator[Removal
     stay = tuple(store for store in held if store not in ready)
     for store in ready:
         successors = _successors(state, first, retired.outputs, store, retired.cause)
-        spared = _spared(state, (key for meta in some for key in _files(meta, store)))
+        spared = _intents_to_spare(state, (key for meta in some for key in _files(meta, store)))
         yield Removal(some, tuple(successors), doubt, store, stay, spared=spared)
     if not ready:
         yield Removal(some, (), doubt, None, stay)
@@ -117,6 +119,7 @@ def tombstones(
     *,
     now: LeaseTime,
     limit: int,
+    looked_at: int,
     resting: Collection[Buried] = (),
     start: int = 0,
 ) -> list[DueTombstone]:
@@ -125,7 +128,7 @@ def tombstones(
     """
     found: list[DueTombstone] = []
     oldest_pin = retirement.oldest_pin(state, now)
-    for buried in islice(state.tombstones.of_store(store), start, start + LOOKED_AT):
+    for buried in islice(state.tombstones.of_store(store), start, start + looked_at):
         if len(found) >= limit:
             break
         one = state.tombstones[buried]
@@ -135,21 +138,21 @@ def tombstones(
             continue
         if one.packed == NO_BLOCK:
             beside = keys.objects_beside(buried.key, TABLES)
-            others = tuple(_known(state, one.block))
-            spared = _spared(state, beside)
+            others = tuple(_metas_of(state, one.block))
+            spared = _intents_to_spare(state, beside)
             removal = Removal((), others, "", store, copy=beside, spared=spared)
             found.append(DueTombstone(buried.key, removal))
             continue
         meta = unpack(one.packed)
         if copies.may_leave(state, meta, one.outputs, store, one.cause):
             successors = tuple(_successors(state, meta, one.outputs, store, one.cause))
-            spared = _spared(state, _files(meta, store))
+            spared = _intents_to_spare(state, _files(meta, store))
             removal = Removal((meta,), successors, "", store, spared=spared)
             found.append(DueTombstone(buried.key, removal))
     return found
 
 
-def _spared(state: MetaState, written: Iterable[str]) -> frozenset[str]:
+def _intents_to_spare(state: MetaState, written: Iterable[str]) -> frozenset[str]:
     """The intents of repairs whose last sweep is still to come. Of what a repair announced, only
     some may have become copies; what was refused is known by the intents alone.
     """
@@ -177,9 +180,9 @@ def _successors(
     """What has to be there before a copy goes: in this store, if it should hold the block."""
     if cause is not Cause.REPLACED:
         return
-    needed = store in copies.wanted(state, meta)
+    needed = store in copies.wanted_stores(state, meta)
     for output in outputs:
-        for known in _known(state, output):
+        for known in _metas_of(state, output):
             if not needed or store in stores_of(known):
                 yield known
             else:  # it was replaced before it came here
@@ -187,14 +190,14 @@ def _successors(
                 yield from _successors(state, known, again.outputs, store, again.cause)
 
 
-def _known(state: MetaState, block: BlockId) -> Iterator[BlockMeta]:
+def _metas_of(state: MetaState, block: BlockId) -> Iterator[BlockMeta]:
     if block in state.blocks:
         yield state.blocks.get(block)
     elif block in state.retired:
         yield unpack(state.retired[block].packed)
 
 
-def carry_out(deleter: Deleter, removal: Removal, named: Named | None = None) -> str:
+def carry_out(deleter: BatchDeleter, removal: Removal, named: Named | None = None) -> str:
     """Delete the objects in one store; '' when they are gone, else why they have to stay."""
     store = deleter.store
     doubt = removal.doubt or _incomplete(removal, named or (lambda _: store))

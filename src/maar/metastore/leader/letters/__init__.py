@@ -1,0 +1,1 @@
+"""Delivers the dead letters of segment writers (S4, S20)."""
