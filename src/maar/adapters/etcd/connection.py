@@ -15,6 +15,7 @@ from aetcd import rpc
 
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.adapters.etcd.tuning import TUNING
+from maar.adapters.reconnecting import RECONNECT_OPTIONS
 from maar.model.errors import (
     InvalidInput,
     MaarError,
@@ -32,9 +33,7 @@ TRY_S = 2.0  # timeout of one member before the next is asked
 CALL_S = 8.0
 
 _OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
+    *RECONNECT_OPTIONS,
     # Keepalives notice a member that went silent; etcd allows at most one ping in five seconds.
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 3_000),

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import grpc.aio
 import msgspec
 
+from maar.adapters.reconnecting import RECONNECT_OPTIONS
 from maar.adapters.rpc.frames import UNIX, FrameChannel
 from maar.adapters.rpc.parts import Joined
 from maar.adapters.rpc.refusals import error_of, late
@@ -17,10 +18,7 @@ from maar.ports.calls import Call
 
 _OPTIONS = (
     *LIMITS,
-    # A role that was restarted is found again at once, not after gRPC's usual minutes.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
+    *RECONNECT_OPTIONS,
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
