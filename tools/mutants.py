@@ -9,10 +9,11 @@ one survives, when its place is not found, or when a test fails without any mist
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,10 @@ LIST = Path(__file__).with_suffix(".toml")
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".maar", "*_cache", ".hypothesis")
 TEST_S = 300  # a mistake that makes a test hang is noticed too
 PASSED, FAILED = 0, 1  # what pytest exits with
+# To import these takes longer than most tests: every run begins as a fork that has them already.
+IMPORTED = ["pytest", "numba", "numpy", "pyarrow.parquet", "duckdb", "grpc", "httpx", "msgspec"]
+IMPORTED += ["starlette.applications", "obstore", "google.protobuf.message", "rich.table"]
+FORKED = multiprocessing.get_context("forkserver")
 
 
 class Mutant(NamedTuple):
@@ -70,6 +75,7 @@ def main() -> int:
     if options.list:
         print("\n".join(each.name for each in mutants))
         return 0
+    FORKED.set_forkserver_preload(IMPORTED)
     with tempfile.TemporaryDirectory(prefix="maar-mutants-") as place:
         copies = [_copy(Path(place) / str(number)) for number in range(options.jobs)]
         every = sorted({test for each in mutants for test in each.tests})
@@ -119,22 +125,32 @@ def _try(copy: Path, mutant: Mutant) -> Outcome:
 
 
 def _run(copy: Path, tests: Sequence[str], *, seconds: float) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
-    environ = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            [*command, *tests],
-            cwd=copy,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    """What pytest exits with in that copy, and what it says."""
+    said = copy / "said.txt"
+    running = FORKED.Process(target=_pytest, args=(copy, tuple(tests), said))
+    running.start()
+    running.join(seconds)
+    if running.exitcode is None:
+        os.killpg(running.pid or 0, signal.SIGKILL)
+        running.join()
         return FAILED, ""
-    return done.returncode, done.stdout
+    return running.exitcode, said.read_text(errors="replace")
+
+
+def _pytest(copy: Path, tests: tuple[str, ...], said: Path) -> None:
+    """In a process of its own, which has imported what no mistake can be in."""
+    os.setsid()
+    with said.open("wb") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    os.chdir(copy)
+    os.environ |= {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.path[:0] = [str(copy / "src"), str(copy)]
+    sys.dont_write_bytecode = True
+    import pytest
+
+    quiet = ("-q", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    sys.exit(pytest.main(["-x", *quiet, "-p", "no:cacheprovider", *tests]))
 
 
 def _copy(to: Path) -> Path:
