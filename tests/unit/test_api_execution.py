@@ -8,8 +8,6 @@ import httpx
 import pytest
 
 from maar.adapters.http_board import HttpBoard
-from maar.api.admin import execution
-from maar.api.admin.execution import PlanOrders
 from maar.model.errors import InvalidInput, LeaseLost, NotFound, Rejected, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plain import plain
@@ -307,30 +305,28 @@ def test_a_cleaning_waits_a_moment_for_another_one_to_end(
 ) -> None:
     """The resident cleaner may take the plan that a cleaning by hand has just scheduled."""
     plan, token = held_cleaning(board)
-    asks, ask = [], PlanOrders._grant_cleaning
+    asks = []
 
-    async def another_ends(orders: PlanOrders, worker: WorkerId) -> PollReply:
-        reply = await ask(orders, worker)
+    async def another_ends(request: PollRequest) -> PollReply:
+        reply = await FoldBoard.poll(board, request)
+        if request.execute is None:
+            return reply
         asks.append(reply.granted)
         if not reply.granted:
-            done = PlanResult(CLEAN, (), Account(0, 0, 0))
-            await board.poll(
-                PollRequest(WorkerId("cleaner"), 0, reports=(Report(plan, token, done),))
-            )
+            done = Report(plan, token, PlanResult(CLEAN, (), Account(0, 0, 0)))
+            await FoldBoard.poll(board, PollRequest(WorkerId("cleaner"), 0, reports=(done,)))
         return reply
 
-    monkeypatch.setattr(PlanOrders, "_grant_cleaning", another_ends)
-    monkeypatch.setattr(execution, "ASK_AGAIN_S", 0)
+    monkeypatch.setattr(board, "poll", another_ends)
     status, found = asked(front, "clean", {})
     assert (status, found["scheduled"], len(asks)) == (200, [], 2)
     assert "outcome" not in found
 
 
 def test_a_cleaning_that_takes_long_is_left_to_whoever_is_at_it(
-    front: Front, board: FoldBoard, monkeypatch: pytest.MonkeyPatch
+    front: Front, board: FoldBoard
 ) -> None:
     plan, _ = held_cleaning(board)
-    monkeypatch.setattr(execution, "CLEANING_WAIT_S", 0)
     status, found = asked(front, "clean", {})
     assert (status, found["plan"], found["outcome"]) == (409, str(plan), "lease_live")
     assert found["scheduled"] == []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ import pytest
 
 from maar.adapters.http_board import HttpBoard
 from maar.adapters.stores.open import open_store
-from maar.api.admin import execution as api_execution
-from maar.app import execution as app_execution
 from maar.cli import executing
 from maar.cli.commands import execution
 from maar.metastore.leader.stores.claim import mark
@@ -37,7 +36,7 @@ from maar.ports.plan_board import PollReply, PollRequest
 from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.runner.settings import SparkSettings
 from maar.services.ingest.rules import INGEST
-from support.clock.virtual_time import Gate
+from support.clock.virtual_time import Gate, VirtualPolicy
 from support.http.command_line import Say, speaker
 from support.http.front import Front
 from support.metastore.asked_plans import (
@@ -99,7 +98,16 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
 
 
 @pytest.fixture
+def in_virtual_time() -> Iterator[None]:
+    """Commands run a loop of their own."""
+    asyncio.set_event_loop_policy(VirtualPolicy())
+    yield
+    asyncio.set_event_loop_policy(None)
+
+
+@pytest.fixture
 def say(
+    in_virtual_time: None,
     front: Front,
     engines: Engines,
     monkeypatch: pytest.MonkeyPatch,
@@ -533,9 +541,8 @@ def test_its_two_steps_can_be_taken_apart(say: Say, board: FoldBoard, store: Obj
 
 
 def test_a_rollback_that_somebody_is_at_is_left_to_him(
-    say: Say, board: FoldBoard, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    say: Say, board: FoldBoard, store: ObjectStore
 ) -> None:
-    monkeypatch.setattr(app_execution, "AT_MOST_S", 0.0)
     messy(board, store)
     rollback = told(say, "clean", "--schedule-only")[1]["scheduled"][0]["rollback"]
     lease(board, PlanId.parse(rollback))
@@ -566,10 +573,9 @@ def test_a_rollback_that_somebody_finishes_meanwhile_counts_as_executed(
 
 
 def test_a_cleaning_that_somebody_holds_is_not_waited_for_long(
-    say: Say, board: FoldBoard, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    say: Say, board: FoldBoard, store: ObjectStore
 ) -> None:
     messy(board, store)
-    monkeypatch.setattr(api_execution, "CLEANING_WAIT_S", 0)
     cleaning = told(say, "plans", "schedule", "clean")[1]["plan"]
     lease(board, PlanId.parse(cleaning))
     code, out, err = say("clean", "--json")

@@ -39,14 +39,6 @@ def front() -> Forgetful:
     return Forgetful()
 
 
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long a push would have waited; nobody does here."""
-    found: list[float] = []
-    monkeypatch.setattr(push, "sleep", found.append)
-    return found
-
-
 @pytest.fixture
 def say(front: Front, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     return speaker(front, monkeypatch, capsys)
@@ -70,14 +62,14 @@ def test_a_push_sent_again_after_a_lost_reply_is_the_same_profile(
 
 
 def test_a_reply_that_is_lost_is_asked_for_again_at_once(
-    front: Forgetful, say: Say, tmp_path: Path, pauses: list[float]
+    front: Forgetful, say: Say, tmp_path: Path
 ) -> None:
     (tmp_path / "cpu.pb").write_bytes(pprof(time_ns=0))
     front.lost = 2
     code, out, err = say("push", str(tmp_path / "cpu.pb"), "--service", "shop")
     (only,) = {profile.id for profile in front.writer.profiles()}
     assert (code, out, err) == (0, f"{only.hex()}\n", "")
-    assert len(pauses) == 2
+    assert len(front.pauses) == 2
 
 
 def test_ids_come_in_the_order_of_the_files_and_failures_by_name(

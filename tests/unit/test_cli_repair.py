@@ -34,10 +34,10 @@ def test_one_now(front: Front, say: Say) -> None:
     assert front.metastore.repairs_asked == [(JobId(ACME, REPAIR, "vnode"), True, False)]
 
 
-def test_it_can_be_waited_for(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maar.cli.commands.repair.ASK_AGAIN_S", 0)
+def test_it_can_be_waited_for(front: Front, say: Say) -> None:
     told = json.loads(say("repair", "run", "--tenant", "acme", "--wait", "--json")[1])
     assert (told["outcome"], told["checked"], told["copied"]) == ("completed", 12, 2)
+    assert front.pauses, "it does not ask without a pause"
     assert "completed" in say("repair", "run", "--tenant", "acme", "--wait")[1]
 
 

@@ -78,7 +78,7 @@ def moved(lake: Lake, meta: BlockMeta, home: StoreName) -> BlockMeta:
     return there
 
 
-def due(lake: Lake, *down: StoreName) -> list[PlanSpec]:
+def due(lake: Lake, *down: StoreName, repairing: rules.Repairing = REPAIRING) -> list[PlanSpec]:
     """Sessions of all jobs that have something to do, and no plan: those that were asked for, and
     those that copy.
     """
@@ -86,12 +86,12 @@ def due(lake: Lake, *down: StoreName) -> list[PlanSpec]:
     tenants = REPAIRING.job_tenants(state)
     for job in (job for tenant in tenants for job in REPAIRING.job_ids(state, tenant)):
         schedule = REPAIRING.default_schedule(state.policy, job)
-        known = REPAIRING.job(state, job, schedule, now=now, down=down)
+        known = repairing.job(state, job, schedule, now=now, down=down)
         wanted = job == INCREMENTAL_JOB or job in state.repairs.asked
         busy = any(REPAIRING.job_of(plan.key) == job for plan in state.plans.of_kind(REPAIR))
         if known is None or known.nothing or not wanted or busy:
             continue
-        made = REPAIRING.session(state, known, schedule, now=now, down=down)
+        made = repairing.session(state, known, schedule, now=now, down=down)
         found += [made] if made is not None else []
     return found
 
@@ -193,7 +193,7 @@ class TestSession:
     def test_it_takes_the_oldest_ranges_of_about_so_many_blocks_and_looks_at_no_others(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rules, "SESSION_BLOCKS_MAX", 2)
+        two = rules.Repairing(session_blocks_max=2)
         lake = Lake()
         for number in range(1, 90, 3):
             block(lake, number)
@@ -208,7 +208,7 @@ class TestSession:
         ask(lake)
         for first in (0, 2, 4):
             looked.clear()
-            plan = begin(lake, due(lake)[0])
+            plan = begin(lake, due(lake, repairing=two)[0])
             assert all(numbers == {first, first + 1} for numbers in looked)
             order = lake.state.plans[plan.id].repair
             assert order is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
@@ -39,6 +40,10 @@ class Server:
 
     def close(self) -> None:
         self._http.close()
+
+    def pause(self, seconds: float) -> None:
+        """Before it is asked again."""
+        time.sleep(seconds)
 
     def push(
         self, labels: Iterable[tuple[str, str]], body: bytes, *, client_id: str = ""

@@ -182,6 +182,13 @@ async def until(condition: Callable[[], bool], *, within_s: float = 3600) -> Non
             await asyncio.sleep(0.001)
 
 
+class VirtualPolicy(asyncio.DefaultEventLoopPolicy):
+    """For code that makes a loop of its own: `asyncio.set_event_loop_policy`."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return VirtualLoop()
+
+
 def run_virtually(task: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(task)

@@ -45,6 +45,9 @@ def speaker(
                 base_url="http://maar", headers=self._http.headers, transport=InProcess(front)
             )
 
+        def pause(self, seconds: float) -> None:
+            front.pauses.append(seconds)
+
     monkeypatch.setattr(options, "Server", Here)
 
     def carry_out(*arguments: str) -> tuple[int, str, str]:

@@ -57,6 +57,7 @@ class Front:
         self.failing = "push"  # the duty that it is not ready for
         self.processes: list[dict[str, Any]] = []
         self.disks: list[dict[str, Any]] = []
+        self.pauses: list[float] = []  # that commands would have made; nobody waits here
         self.limits = limits or Limits()
         self.distributor = Distributor(
             self.limits, OneShard(self.writer), self.clock, self.registry

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
@@ -313,12 +312,13 @@ class PlanOrders:
         the resident cleaner carries out, or whoever else is granted them.
         """
         worker = WorkerId(f"http-{secrets.token_hex(4)}")
-        until = time.monotonic() + CLEANING_WAIT_S
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CLEANING_WAIT_S
         while not (reply := await self._grant_cleaning(worker)).granted:
             assert reply.execution is not None
             outcome = refusal_of(reply.execution)
             passes = outcome.outcome in (OutcomeName.LEASE_LIVE, OutcomeName.ALREADY_COMPLETED)
-            if not passes or time.monotonic() >= until:
+            if not passes or loop.time() >= until:
                 return await self._answer_of_another(outcome, asked)
             await asyncio.sleep(ASK_AGAIN_S)
         (held,) = reply.granted

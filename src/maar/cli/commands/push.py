@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from time import sleep
 from typing import TypeVar
 
 import click
@@ -176,7 +175,7 @@ def _insist(api: Server, labels: list[tuple[str, str]], body: bytes) -> list[str
         except CommandFailed as error:
             if error.retry_after_s is None or tries == RETRIES_MAX:
                 raise
-            sleep(pause_s(tries, told_s=error.retry_after_s, chance=Random()))
+            api.pause(pause_s(tries, told_s=error.retry_after_s, chance=Random()))
     raise AssertionError("unreachable")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
@@ -132,7 +131,7 @@ def _wait(api: Server, found: Json) -> Json:
     """Ask until it is over; a server that restarts meanwhile goes on with it."""
     where = {"tenant": found["tenant"], "type": found["type"]}
     while found["outcome"] == "running":
-        time.sleep(ASK_AGAIN_S)
+        api.pause(ASK_AGAIN_S)
         found = api.get(f"{ROUTE}/asked", where)
     return found
 

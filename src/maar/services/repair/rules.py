@@ -63,8 +63,11 @@ class Repairing(KindRules):
     scheduled = True
     by_interval = True
 
-    def __init__(self, groups: GroupFactory = by_stores) -> None:
+    def __init__(
+        self, groups: GroupFactory = by_stores, *, session_blocks_max: int = SESSION_BLOCKS_MAX
+    ) -> None:
         self._groups = groups
+        self._blocks_max = session_blocks_max
 
     # ── its jobs ──
 
@@ -230,13 +233,12 @@ class Repairing(KindRules):
         asked = board.repair_asked(job)
         offset = self._work_ns(board, job.tenant, schedule)
         before = asked if asked is not None else LeaseTime(now - schedule.interval_ns + offset)
-        states = [
-            each
-            for each in range_states(board, job.tenant, schedule.size_target, before=before)
-            if each.repaired_at < before
-        ]
+        oldest = range_states(
+            board, job.tenant, schedule.size_target, before=before, blocks_max=self._blocks_max
+        )
+        states = [each for each in oldest if each.repaired_at < before]
         for group in self._groups(states, {*board.stores_away(), *down}):
-            return _limit(board, job.tenant, group)
+            return _limit(board, job.tenant, group, self._blocks_max)
         return None
 
     def _work_ns(self, board: Board, tenant: TenantId, schedule: Schedule) -> int:
@@ -324,7 +326,12 @@ def part_ends(sizes: Sequence[int]) -> list[int]:
 
 
 def range_states(
-    board: Board, tenant: TenantId, size_target: int, *, before: LeaseTime
+    board: Board,
+    tenant: TenantId,
+    size_target: int,
+    *,
+    before: LeaseTime,
+    blocks_max: int = SESSION_BLOCKS_MAX,
 ) -> Iterator[RangeState]:
     """Of each set of stores the oldest ranges of a tenant that were last repaired before a time, as
     many as one session may take, divided to the target; each with the time of its last repair. Of
@@ -337,9 +344,9 @@ def range_states(
         if not oldest:
             continue
         blocks = _in_a_vnode(board, tenant, stores)
-        numbers = oldest[: max(1, SESSION_BLOCKS_MAX // blocks)]
+        numbers = oldest[: max(1, blocks_max // blocks)]
         within = None
-        if size_target and blocks > SESSION_BLOCKS_MAX:
+        if size_target and blocks > blocks_max:
             within = _oldest_part(known.get(numbers[0], NO_HISTORY), numbers[0], blocks)
         sizes = None
         if size_target:
@@ -411,13 +418,13 @@ def _oldest(
     return NEVER if at is None else at
 
 
-def _limit(board: Board, tenant: TenantId, group: RepairGroup) -> RepairGroup:
+def _limit(board: Board, tenant: TenantId, group: RepairGroup, blocks_max: int) -> RepairGroup:
     """As many of its ranges as a session may take, one at least."""
     taken: list[TokenRange] = []
     all_blocks, tokens = board.blocks_of(tenant, group.stores), 0
     for each in group.ranges[:SESSION_RANGES_MAX]:
         tokens += each.tokens
-        if taken and all_blocks * tokens // RING > SESSION_BLOCKS_MAX:
+        if taken and all_blocks * tokens // RING > blocks_max:
             break
         taken.append(each)
     return group._replace(ranges=tuple(taken))
