@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--reads", type=int, default=2000)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("it was ended"))  # takes the replicas along
     with (
         tempfile.TemporaryDirectory(prefix="maar-bench-") as directory,
         replicas(Path(directory)) as made,

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ COLUMNS = ("file", "name", "value", "unit", "ratio", "baseline")
 WHOLE_S = 30 * 60
 BUSY = "do not quote this"
 GRACE_S = 20
+MARK = "MAAR_BENCH_RUN"  # in the environment of a benchmark and of all that it starts
 
 
 class Bench(NamedTuple):
@@ -278,10 +280,10 @@ def run(tree: Path, bench: Bench, arguments: str, *, limit_s: float) -> Result:
     file = tree / "bench" / bench.file
     if not file.exists():
         return Result(bench.file, [], False, "is not in this revision", 0.0, 0.0)
-    before, start = _children_cpu_s(), time.monotonic()
+    before, start, mark = _children_cpu_s(), time.monotonic(), uuid.uuid4().hex
     started = subprocess.Popen(
         [sys.executable, str(file), *arguments.split()],
-        env={**os.environ, "PYTHONPATH": str(tree / "src")},
+        env={**os.environ, "PYTHONPATH": str(tree / "src"), MARK: mark},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -295,9 +297,9 @@ def run(tree: Path, bench: Bench, arguments: str, *, limit_s: float) -> Result:
             failure = (wrong.strip().splitlines() or [f"exit code {started.returncode}"])[-1]
     except subprocess.TimeoutExpired:
         failure = f"was ended after its {limit_s:.0f} s"
-        said, _ = _end(started)
+        said, _ = _end(started, mark)
     except BaseException:
-        _end(started)
+        _end(started, mark)
         raise
     lines = lines_of(said)
     return Result(
@@ -310,14 +312,24 @@ def run(tree: Path, bench: Bench, arguments: str, *, limit_s: float) -> Result:
     )
 
 
-def _end(started: subprocess.Popen[str]) -> tuple[str, str]:
-    """Have it clean up; then by force, with all that is in its session."""
+def _end(started: subprocess.Popen[str], mark: str) -> tuple[str, str]:
+    """Have it clean up; then by force, with all that it has started."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return started.communicate(timeout=GRACE_S)
+            started.wait(GRACE_S)
+            break
+    _kill_marked(mark)
     return started.communicate()
+
+
+def _kill_marked(mark: str) -> None:
+    """Servers lead sessions of their own, and outlive a benchmark that had no time to end them."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _children_cpu_s() -> float:
