@@ -26,7 +26,7 @@ from support.processes.serving import Served, run_server, wait_for
 from support.spark.owned import owned_session
 from support.stores.s3_server import S3Server
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.component, pytest.mark.long(100), pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0

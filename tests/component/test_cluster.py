@@ -33,7 +33,7 @@ from maar.services.compact.run import run as compact
 from maar.services.kinds import KINDS
 from support.lake.query_lake import CPU, TENANT, Known, random_profile
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.component, pytest.mark.long(30), pytest.mark.timeout(300)]
 
 LIFE = Incarnation("0badcafe")
 START_NS = 1_790_035_200 * SECOND_NS

@@ -14,7 +14,7 @@ import pytest
 from support.network.ports import free_port
 from support.processes.serving import processes, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.component, pytest.mark.long(60), pytest.mark.timeout(200)]
 
 
 def demo(directory: Path, port: int, *options: str) -> list[str]:

@@ -21,7 +21,7 @@ from support.load.crowd import CPU
 from support.processes.fleet import Acknowledged, Fleet, Loading, fleet, totals
 from support.processes.serving import wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.component, pytest.mark.long(100), pytest.mark.timeout(400)]
 
 FOLLOWED_S = 20.0  # generous for "within seconds": the machine may be busy
 PAUSE_S = 6.0  # longer than a writer may be silent

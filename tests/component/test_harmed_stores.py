@@ -12,7 +12,7 @@ import pytest
 from support.lake.harmed_lake import check_manifests_alone, harmed_lake
 from support.stores.harmed import four_stores
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.component, pytest.mark.long(190), pytest.mark.timeout(600)]
 
 
 def test_every_profile_is_in_each_store_alone_whatever_was_done_to_them(tmp_path: Path) -> None:

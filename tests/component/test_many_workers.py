@@ -8,7 +8,7 @@ import pytest
 
 from support.soak.run import SHORT, soak
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.component, pytest.mark.long(41), pytest.mark.timeout(900)]
 
 SEED = 20261116
 

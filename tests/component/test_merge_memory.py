@@ -12,7 +12,7 @@ import pytest
 
 from maar.model.block import BlockMeta
 
-pytestmark = [pytest.mark.component, pytest.mark.long]
+pytestmark = [pytest.mark.component, pytest.mark.long(40)]
 
 MIB = 1 << 20
 PROFILES = 40

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect
 from support.page.chromium import chromium
 from support.page.server import CPU, MEMORY, PageServer, Sample, serving
 
-pytestmark = [pytest.mark.component, pytest.mark.long]
+pytestmark = [pytest.mark.component, pytest.mark.long(40)]
 
 ROW = 21  # frames.js
 PATIENCE_MS = 20_000  # for a busy machine; an idle one needs a hundredth

@@ -28,7 +28,7 @@ from support.processes.serving import Served, run_server, wait_for
 from support.spark.plans import TIME_NS
 from support.spark.plans import segment as real_segment
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.component, pytest.mark.long(60), pytest.mark.timeout(300)]
 
 T = TypeVar("T")
 

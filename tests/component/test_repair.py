@@ -19,7 +19,7 @@ import pytest
 
 from support.processes.serving import Served, run_server, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.component, pytest.mark.long(25), pytest.mark.timeout(420)]
 
 PATIENCE_S = 120.0
 PROFILES = 8

@@ -30,7 +30,7 @@ from support.processes.serving import Served, processes, wait_for
 from support.replicas.processes import Replicas, replicas
 from support.stores.s3_server import S3Server, apart
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.component, pytest.mark.long(42), pytest.mark.timeout(600)]
 
 PATIENCE_S = 120.0
 PUSHES, PLANS, ANSWERS = 20, 2, 4  # after each blow

@@ -42,7 +42,7 @@ from support.metastore.fold import entropy, segment
 from support.network.ports import free_port
 from support.processes.serving import Served, living, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.component, pytest.mark.long(120), pytest.mark.timeout(280)]
 
 REPLICAS = "meta1:4041,meta2:4041,meta3:4041"
 LOG = "etcd://etcd1:2379,etcd2:2379,etcd3:2379/maar"

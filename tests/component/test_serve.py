@@ -33,7 +33,7 @@ from support.network.ports import free_port
 from support.oracles.pprof_reader import canonical
 from support.processes.serving import Served, living, processes, run_server, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.component, pytest.mark.long(90), pytest.mark.timeout(280)]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from support.oracles.pprof_reader import canonical
 from support.processes.serving import Served, run_server, wait_for
 from support.stores import s3_server
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.component, pytest.mark.long(55), pytest.mark.timeout(300)]
 
 
 def table(store: StoreSettings, endpoint: str) -> str:

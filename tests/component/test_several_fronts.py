@@ -27,7 +27,7 @@ from maar.ports.role import GetMetrics
 from support.load.crowd import FAST, Pushers, check_exactly_once, profile
 from support.processes.serving import Served, run_server, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.component, pytest.mark.long(30), pytest.mark.timeout(280)]
 
 FRONTS = ("front-1", "front-2")
 CONNECTIONS_MAX = 60

@@ -33,7 +33,7 @@ from support.spark.plans import (
     writers,
 )
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.component, pytest.mark.long(80), pytest.mark.timeout(600)]
 
 WORKERS, CORES = 2, 2
 PATIENCE_S = 120.0

@@ -13,7 +13,7 @@ import pytest
 
 from support.spark.fleet import Lake, fleet, inject
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.component, pytest.mark.long(95), pytest.mark.timeout(600)]
 
 SEGMENTS = 80  # four plans of the first level, on two slots
 

@@ -48,7 +48,7 @@ from support.spark.plans import (
     writers,
 )
 
-pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.component, pytest.mark.long(60), pytest.mark.timeout(300)]
 
 SLOTS = 2
 PATIENCE_S = 120.0

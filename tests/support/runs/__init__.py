@@ -1,0 +1,1 @@
+"""How test files are shared among worker processes."""
