@@ -6,7 +6,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST := $(BIN)/python -m pytest
 ARCHIVE := $(VENV)/share/maar/spark-classes.jsa
 SECONDS ?=
-JOBS ?= 4# component tests mostly wait for processes of their own: two more than two cores
+JOBS ?= 5# component tests mostly wait for processes of their own: three more than two cores
+SERIAL = $(shell grep -l 'mark\.serial' tests/component/*.py)
 
 # Tests start hundreds of processes. Where the machine says that nobody may keep bytecode, each would compile maar anew.
 test unit component: export PYTHONDONTWRITEBYTECODE :=
@@ -40,7 +41,7 @@ unit: $(VENV)/.dev $(VENV)/.compiled ## decisions, models and golden files: no r
 
 component: $(VENV)/.dev $(VENV)/.compiled $(ARCHIVE) ## real disk, HTTP, S3 server, etcd, Spark and browser
 	$(PYTEST) -n $(JOBS) --durations=15 --dist loadfile --no-loadscope-reorder -m "not serial" tests/component
-	$(PYTEST) -m serial tests/component
+	$(PYTEST) $(SERIAL)
 
 golden: $(VENV)/.dev ## write the golden log and snapshot anew, as long as their format may change
 	$(BIN)/python tests/compat/test_metastore_golden.py

@@ -6,7 +6,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 
-class FilesInTurn(LoadFileScheduling):
+class FilesInTurn(LoadFileScheduling):  # type: ignore[misc]
     """A process begins a test only when it knows the next: as its last one begins, and not before,
     it is given another file. That one has to wait; behind a test that is a file by itself, and may
     take minutes, it is the last one of the queue, where the short ones are.
