@@ -16,7 +16,7 @@ from maar.app.settings.layers import setting_types
 from maar.block.format.tables import LAYOUTS
 from maar.cli.main import cli
 from maar.metastore.records import entries
-from maar.metastore.state import snapshot_parts
+from maar.metastore.state import snapshot_records
 from maar.services.rules import KindRules, QueueRules
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +130,7 @@ def kinds(page: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("page", "module"), [("log", entries), ("snapshot", snapshot_parts)], ids=["log", "snapshot"]
+    ("page", "module"), [("log", entries), ("snapshot", snapshot_records)], ids=["log", "snapshot"]
 )
 def test_a_format_lists_every_kind_of_record(page: str, module: object) -> None:
     made = {

@@ -8,7 +8,7 @@ import pytest
 from maar.metastore.fold import retirement
 from maar.metastore.leader.deleting import cleaning
 from maar.metastore.records.entries import BlocksExpired
-from maar.metastore.state import snapshot_parts
+from maar.metastore.state import snapshot_parts, snapshot_records
 from maar.metastore.state.digest import digest
 from maar.metastore.state.retired import Cause
 from maar.metastore.views.explain import explain
@@ -47,7 +47,7 @@ def test_causes_come_back_from_a_snapshot() -> None:
     (meta,) = world.add(1)
     expire(world, meta)
     encoded = [msgspec.msgpack.encode(part) for part in snapshot_parts.parts_of(world.state)]
-    decoder = msgspec.msgpack.Decoder(snapshot_parts.Part)
+    decoder = msgspec.msgpack.Decoder(snapshot_records.Part)
     again = snapshot_parts.state_of(map(decoder.decode, encoded))
     assert again.retired[meta.id].cause is Cause.EXPIRED
     assert digest(again) == digest(world.state)

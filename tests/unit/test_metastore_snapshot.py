@@ -24,7 +24,7 @@ from maar.metastore.records.entries import (
     Tick,
 )
 from maar.metastore.replica import snapshot
-from maar.metastore.state import audit, snapshot_parts
+from maar.metastore.state import audit, snapshot_parts, snapshot_records
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import Chunk, Index, blocks_in
 from maar.metastore.state.marks import KnownMarks
@@ -249,12 +249,12 @@ def test_blocks_out_of_order_and_halves_of_places_are_refused() -> None:
     assert digest(snapshot_parts.state_of(swapped)) == digest(state)  # kinds come in any order
     with pytest.raises(Corrupt, match="not in order"):
         snapshot_parts.state_of(reversed(parts))
-    places = next(p for p in parts if isinstance(p, snapshot_parts.PackedPlaces))
+    places = next(p for p in parts if isinstance(p, snapshot_records.PackedPlaces))
     half = msgspec.structs.replace(places, places=places.places[:-1])
     with pytest.raises(Corrupt, match="whole number of places"):
         snapshot_parts.state_of([half])
     with pytest.raises(Corrupt, match="two places"):
         snapshot_parts.state_of([*parts, places])
-    plans = next(p for p in parts if isinstance(p, snapshot_parts.Plans))
+    plans = next(p for p in parts if isinstance(p, snapshot_records.Plans))
     with pytest.raises(Corrupt, match="does not hold it"):
         snapshot_parts.state_of([plans])

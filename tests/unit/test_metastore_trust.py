@@ -20,7 +20,7 @@ from maar.metastore.records.entries import (
     RetentionSet,
     TermStarted,
 )
-from maar.metastore.state import snapshot_parts
+from maar.metastore.state import snapshot_parts, snapshot_records
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import Anchor, Spent
 from maar.model.block import BlockMeta
@@ -372,7 +372,7 @@ def test_clock_hold_and_what_was_spent_are_in_snapshots_and_in_the_hash() -> Non
     assert state.spent
     assert state.hold.why
     parts = [msgspec.msgpack.encode(part) for part in snapshot_parts.parts_of(state)]
-    decoder = msgspec.msgpack.Decoder(snapshot_parts.Part)
+    decoder = msgspec.msgpack.Decoder(snapshot_records.Part)
     again = snapshot_parts.state_of(map(decoder.decode, parts))
     assert (again.clock, again.confirmed_ns, again.hold) == (
         state.clock,

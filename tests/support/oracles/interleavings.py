@@ -25,7 +25,7 @@ from maar.metastore.records.entries import (
     PlansScheduled,
     TermStarted,
 )
-from maar.metastore.state import snapshot_parts
+from maar.metastore.state import snapshot_parts, snapshot_records
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.metastore.views import reads
@@ -165,7 +165,7 @@ class Log:
     policy: Policy
     planted: Planted
     states: list[Known] = field(default_factory=list)
-    parts: list[list[snapshot_parts.Part]] = field(default_factory=list)
+    parts: list[list[snapshot_records.Part]] = field(default_factory=list)
     numbers: dict[object, int] = field(default_factory=dict)
     steps: dict[tuple[int, int, tuple[object, ...]], tuple[int, object]] = field(
         default_factory=dict
@@ -202,7 +202,7 @@ class Log:
         return cast(tuple[int, T], self.steps[step])
 
 
-def snapshot(state: MetaState) -> list[snapshot_parts.Part]:
+def snapshot(state: MetaState) -> list[snapshot_records.Part]:
     """States are made from snapshots, which change nothing (promise 4)."""
     parts = list(snapshot_parts.parts_of(state))
     if digest(snapshot_parts.state_of(parts)) != digest(state):

@@ -26,6 +26,7 @@ from maar.metastore.replica.log_fold import NEWEST, Edition, LogFold
 from maar.metastore.state import audit
 from maar.metastore.state import snapshot_parts as parts
 from maar.metastore.state.digest import digest
+from maar.metastore.state.snapshot_records import Part
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import AlreadyExists, Corrupt, NotFound, Rejected
@@ -42,7 +43,7 @@ _KEY = re.compile(r"metastore/v1/([^/]+)/snapshot-(\d+)\.maar")
 _STORED = re.compile(r"metastore/v1/[^/]+/entry-(\d+)-")
 _HASH_BYTES = 32
 
-_part = msgspec.msgpack.Decoder(parts.Part).decode
+_part = msgspec.msgpack.Decoder(Part).decode
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, tag=MARK):
