@@ -1,6 +1,6 @@
 """PUT requests and waits of a segment writer, against a fixed flush of the same pushes.
 
-    python bench/puts.py [--minutes 60]
+    python bench/puts.py [--minutes 60] [--loads ten …]
 
 Time is virtual: the pushes of an hour go through the decisions that the segment writer makes
 (`segment/buffer.py`, `segment/early.py`, `segment/pace.py`), and every cut is a PUT. Nothing is
@@ -231,11 +231,14 @@ def report(name: str, writer: Writer, settings: SegmentSettings, hours: float) -
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=MINUTES)
-    minutes = parser.parse_args().minutes
+    parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
+    given = parser.parse_args()
+    minutes = given.minutes
     default = SegmentSettings()
     saving = SegmentSettings(flush_interval_max_ms=2_000)
     print(f"# flush interval {default.flush_interval_ms} ms, {minutes:g} minutes")
-    for name, load in LOADS.items():
+    for name in given.loads:
+        load = LOADS[name]
         report(name, run(load, default, minutes), default, minutes / 60)
         report(f"{name}_saved", run(load, saving, minutes), saving, minutes / 60)
 

@@ -66,7 +66,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Fake]:
     async def replica(address: str) -> AsyncIterator[Fake]:
         yield found[address]
 
-    monkeypatch.setattr(operations, "_replica", replica)
+    monkeypatch.setattr(operations, "open_replica", replica)
     return found
 
 

@@ -199,10 +199,8 @@ def test_the_benchmark_prints_what_operators_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
-    monkeypatch.setattr(sys, "argv", ["puts", "--minutes", "3"])
-    puts = importlib.import_module("puts")
-    monkeypatch.setattr(puts, "LOADS", {name: puts.LOADS[name] for name in ("ten", "bursts")})
-    puts.main()
+    monkeypatch.setattr(sys, "argv", ["puts", "--minutes", "3", "--loads", "ten", "bursts"])
+    importlib.import_module("puts").main()
     ratios = {
         words[0]: float(words[3])
         for words in map(str.split, capsys.readouterr().out.splitlines())

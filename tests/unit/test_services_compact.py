@@ -8,14 +8,16 @@ from random import Random
 import msgspec
 import pyarrow as pa
 import pytest
+from xxhash import xxh3_128_digest
 
 from maar.block.format.segment import read_datasets
 from maar.model import keys
 from maar.model.block import SEGMENT_TABLE, TABLES, BlockMeta, Kind
 from maar.model.errors import AlreadyExists, Corrupt, StoreFull
-from maar.model.ids import TenantId, block_time_ns
+from maar.model.ids import MAIN_STORE, TenantId, block_time_ns
 from maar.model.plan import Account, PlanResult
 from maar.model.profile import RawProfile
+from maar.model.stores import keys_at
 from maar.model.time import DAY_NS, utc_day
 from maar.pprof.gzip import gunzip
 from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample
@@ -141,12 +143,16 @@ def test_a_profile_that_swells_beyond_all_bounds_fails_no_neighbour(bench: Bench
     assert bench.get([held], bomb.id) == [bomb.payload]
 
 
-def test_a_segment_of_another_format_is_named(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("maar.block.format.segment.FORMAT", b"segment/2")
+def test_a_segment_of_another_format_is_named(bench: Bench) -> None:
     segment = bench.segment(some(1))
-    monkeypatch.undo()
+    (key,) = keys_at(segment, MAIN_STORE)
+    body = bench.store.read(key)
+    assert body.count(b"segment/1") == 1
+    bench.store.delete(key)
+    other = body.replace(b"segment/1", b"segment/2")
+    bench.store.create(key, other)
+    file = msgspec.structs.replace(segment.files[0], checksum=xxh3_128_digest(other))
+    segment = msgspec.structs.replace(segment, files=(file,))
     with pytest.raises(Corrupt, match=f"{segment.id}.*segment/2"):
         bench.compact([segment])
 

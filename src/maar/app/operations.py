@@ -55,7 +55,7 @@ async def replicas(settings: Settings) -> list[ReplicaStatus]:
 
 async def _status_at(address: str) -> ReplicaStatus:
     try:
-        async with _replica(address) as replica:
+        async with open_replica(address) as replica:
             return await replica.call(GetReplica())
     except MaarError as error:
         return ReplicaStatus(name="", address=address, standing="unreachable", fault=str(error))
@@ -70,7 +70,7 @@ async def snapshot(settings: Settings) -> int:
         address = waiting.pop(0)
         asked.add(address)
         try:
-            async with _replica(address) as replica:
+            async with open_replica(address) as replica:
                 return await replica.call(TakeSnapshot())
         except NotLeading as error:
             trouble = error
@@ -105,12 +105,12 @@ def _is(replica: ReplicaStatus, name: str) -> bool:
 
 
 async def _rebuilt(address: str) -> ReplicaStatus:
-    async with _replica(address) as replica:
+    async with open_replica(address) as replica:
         return await replica.call(RebuildReplica())
 
 
 @asynccontextmanager
-async def _replica(address: str) -> AsyncIterator[Channel]:
+async def open_replica(address: str) -> AsyncIterator[Channel]:
     client = Channel(address)
     try:
         yield client

@@ -10,7 +10,7 @@ import msgspec
 from xxhash import xxh3_128_intdigest
 
 _MODULUS = 1 << 128
-_encode = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder().encode
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 def mark(parts: object) -> int:
     """A 128-bit hash of one member of a set."""
-    return int.from_bytes(hashlib.sha256(_encode(parts)).digest()[:16], "big")
+    return int.from_bytes(hashlib.sha256(encode(parts)).digest()[:16], "big")
 
 
 def mark_of_bytes(raw: bytes) -> int:
@@ -32,7 +32,7 @@ def mark_of_bytes(raw: bytes) -> int:
 
 
 def bulk_mark(parts: object) -> int:
-    return mark_of_bytes(_encode(parts))
+    return mark_of_bytes(encode(parts))
 
 
 def add_mark(total: int, by: int) -> int:
@@ -88,7 +88,7 @@ class KnownMarks:
         for key, thing in things:
             found = self._known.get(key)
             if found is None or found[0] is not thing:
-                found = thing, hashlib.sha256(_encode(thing)).digest()[:16]
+                found = thing, hashlib.sha256(encode(thing)).digest()[:16]
             known[key] = found
         self._known = known
         return b"".join(made for _, made in known.values())
