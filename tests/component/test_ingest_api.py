@@ -164,7 +164,7 @@ def now_dated() -> bytes:
 def test_an_acknowledged_push_can_be_read_from_the_disk(tmp_path: Path) -> None:
     async def story(at: Running) -> None:
         content = gz(now_dated())
-        async with httpx.AsyncClient(timeout=20, verify=False) as client:
+        async with httpx.AsyncClient(timeout=60, verify=False) as client:
             reply = await client.post(at.url + INGEST, content=content)
         assert reply.status_code == 200
         (profile,) = at.stored()
@@ -177,7 +177,7 @@ def test_an_acknowledged_push_can_be_read_from_the_disk(tmp_path: Path) -> None:
 def test_concurrent_pushes_share_few_segments_and_all_are_stored(tmp_path: Path) -> None:
     async def story(at: Running) -> None:
         async with httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=50), timeout=20, verify=False
+            limits=httpx.Limits(max_connections=50), timeout=60, verify=False
         ) as client:
             replies = await asyncio.gather(
                 *(
@@ -208,7 +208,7 @@ def test_an_endless_body_is_cut_off_while_it_streams(tmp_path: Path) -> None:
                 sent += 64 << 10
                 yield bytes(64 << 10)
 
-        async with httpx.AsyncClient(timeout=20, verify=False) as client:
+        async with httpx.AsyncClient(timeout=60, verify=False) as client:
             try:
                 reply = await client.post(at.url + INGEST, content=endless())
                 assert reply.status_code == 413
@@ -236,7 +236,7 @@ def test_a_body_that_trickles_is_given_up(tmp_path: Path) -> None:
 
 def test_ending_answers_those_who_wait(tmp_path: Path) -> None:
     async def story(at: Running) -> None:
-        async with httpx.AsyncClient(timeout=20, verify=False) as client:
+        async with httpx.AsyncClient(timeout=60, verify=False) as client:
             waiting = asyncio.create_task(client.post(at.url + INGEST, content=now_dated()))
             while not at.server.server_state.tasks:
                 await asyncio.sleep(0.005)
@@ -313,7 +313,7 @@ async def replay_flush(at: Running) -> None:
     """What pyroscope-go 1.4.3 sends when it flushes: it ends before it begins."""
     now_ns = SystemClock().wall_ns()
     heap = pprof(types=HEAP_TYPES, period_type=("space", "bytes"), time_ns=now_ns)
-    async with httpx.AsyncClient(timeout=20, verify=False) as client:
+    async with httpx.AsyncClient(timeout=60, verify=False) as client:
         reply = await client.post(
             f"{at.url}/ingest?aggregationType=&from={now_ns}&name=flushed.go%7Bregion%3Deu-1%7D"
             f"&sampleRate=0&spyName=gospy&units=&until={now_ns - 10**10}",

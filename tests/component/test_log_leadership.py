@@ -111,7 +111,7 @@ def test_a_candidate_waits_until_the_leader_is_gone(shared: Shared) -> None:
             await asyncio.sleep(0.05)
         assert not waiting.done()
         await log.resign(first)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             second = await waiting
         assert second > first
         assert await log.leadership() == Leadership(second, Candidate("two", "there:1"))
@@ -128,7 +128,7 @@ def test_a_deposed_leader_is_refused_and_told(shared: Shared) -> None:
         old, head = await fill(log, 1)
         other = await shared()
         await shared.depose()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             new = await other.campaign(Candidate("two"))
         with pytest.raises(TermLost):
             await log.append([b"zombie"], term=old, head=head)
@@ -193,7 +193,7 @@ def test_a_change_is_hinted_and_silence_ends(factory: Factory) -> None:
         term, head = await fill(log, 2)
         reader = await factory.reader()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await reader.wait_change(after=1)
                 await reader.wait_change(after=2)
 
@@ -208,7 +208,7 @@ def test_a_change_is_hinted_and_silence_ends(factory: Factory) -> None:
                 log.hold(term)
                 head = await log.append([b"%d" % n], term=term, head=head)
                 await asyncio.sleep(0.02)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await following
         finally:
             await reader.close()
@@ -249,7 +249,7 @@ def test_sealing_ends_a_campaign(shared: Shared) -> None:
         other = await shared()
         await log.resign(term)
         await log.seal("gone")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(Rejected, match="gone"):
                 await other.campaign(Candidate("two"))
 

@@ -22,6 +22,7 @@ from maar.model.time import DAY_NS
 from support.load.crowd import check_exactly_once, level0, profile
 from support.processes import dying_executor
 from support.processes.serving import Served, run_server, wait_for
+from support.soak.checks import COUNTING, crashes
 from support.spark.owned import owned_session
 from support.stores.s3_server import S3Server
 
@@ -73,7 +74,7 @@ class Command:
 
     def ended(self) -> tuple[int, str]:
         out, err = self.process.communicate(timeout=PATIENCE_S)
-        assert "Traceback" not in err, err
+        assert not crashes(err, spared=COUNTING), err
         return self.process.returncode, out
 
     def told(self) -> tuple[int, dict[str, Any]]:

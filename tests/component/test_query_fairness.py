@@ -65,13 +65,14 @@ def test_a_tenant_that_floods_does_not_hold_up_another(lake: Lake) -> None:
         flood = [
             asyncio.create_task(ask.engine.ask(Scope(TENANT, ALWAYS), endless)) for _ in range(20)
         ]
-        refused, _ = await asyncio.wait(flood, timeout=0.5)
-        assert len(refused) == 12, "three are at work, five wait, the others need not"
+        async with asyncio.timeout(60):  # three are at work, five wait, the others need not
+            while len(refused := [task for task in flood if task.done()]) < 12:
+                await asyncio.sleep(0.01)
         for task in refused:
             with pytest.raises(Overloaded, match="tenant acme") as error:
                 await task
             assert error.value.retry_after_s
-        async with asyncio.timeout(10):  # those of the flood take for ever
+        async with asyncio.timeout(60):  # those of the flood take for ever
             graph = await ask.engine.call(
                 DrawFlameGraph(Scope(quiet, ALWAYS), profile_type=CPU, max_nodes=9)
             )
@@ -82,7 +83,7 @@ def test_a_tenant_that_floods_does_not_hold_up_another(lake: Lake) -> None:
             task.cancel()
         await asyncio.gather(*flood, return_exceptions=True)
         assert ask.metric("maar_query_waiting") == 0
-        async with asyncio.timeout(10):  # nothing of the flood is left in a slot
+        async with asyncio.timeout(60):  # nothing of the flood is left in a slot
             await asyncio.gather(
                 *(ask.engine.call(ListLabelNames(Scope(TENANT, ALWAYS))) for _ in range(4))
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -275,25 +276,35 @@ def test_nobody_at_the_address_is_unavailable_at_once(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+async def finds_it(client: MetastoreClient, *, within_s: float) -> bool:
+    """Whether it answers in time."""
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                with contextlib.suppress(errors.Unavailable):
+                    return (await client.call(GetNow())).index == 7
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        return False
+
+
 def test_a_client_finds_a_restarted_server_within_a_second(tmp_path: Path) -> None:
     async def run() -> None:
         address = address_in(tmp_path)
         client = MetastoreClient(address)
         server = await serve_metastore(address, as_metastore(OneAnswer()), Steady())
-        await client.call(GetNow())
-        await server.stop(0)
-        for _ in range(20):  # enough failures for a backoff to have grown
-            with pytest.raises(errors.Unavailable):
-                await client.call(GetNow())
-            await asyncio.sleep(0.05)
-        server = await serve_metastore(address, as_metastore(OneAnswer()), Steady())
-        async with asyncio.timeout(1.5):
-            while True:
-                try:
-                    assert (await client.call(GetNow())).index == 7
-                    break
-                except errors.Unavailable:
-                    await asyncio.sleep(0.02)
+        for _ in range(5):  # a busy machine may be late once, or twice
+            assert await finds_it(client, within_s=60)
+            await server.stop(0)
+            for _ in range(20):  # enough failures for a backoff to have grown
+                with pytest.raises(errors.Unavailable):
+                    await client.call(GetNow())
+                await asyncio.sleep(0.05)
+            server = await serve_metastore(address, as_metastore(OneAnswer()), Steady())
+            if await finds_it(client, within_s=1.5):
+                break
+        else:
+            raise AssertionError("it never came back within a second and a half")
         await client.close()
         await server.stop(0)
 

@@ -223,4 +223,7 @@ def test_a_crash_is_seen_and_the_complaint_of_a_killed_spark_is_none() -> None:
     sparks = f"{checks.TRACE}\nFile site-packages/pyspark/accumulators.py\nEOFError\n"
     later = "event=quiet\n" * checks.TRACE_LINES
     assert checks.crashes(sparks + later) == []
+    assert checks.crashes(sparks + later, spared=checks.COUNTING) == []
+    runners = f"{checks.TRACE}\nFile site-packages/pyspark/context.py\nEOFError\n"
+    assert len(checks.crashes(runners, spared=checks.COUNTING)) == 1
     assert len(checks.crashes(sparks + later + ours + later + sparks)) == 1
