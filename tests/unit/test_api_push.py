@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import json
-from typing import Any
+import os
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from maar.api.guard import RequestGuard
 from maar.api.protocol.wire import PushRequest
+from maar.api.push.pusher import pusher_service
 from maar.api.settings import ApiSettings
+from maar.distributor.admit import PushedProfile
+from maar.distributor.service import Distributor
 from maar.distributor.settings import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import TenantId
@@ -84,6 +93,42 @@ def test_the_agent_of_today_is_taken_as_it_is() -> None:
     )
     ids = reply.headers["maar-profile-ids"].split(",")
     assert set(ids) == {one.id.hex() for one in front.writer.profiles()}
+
+
+class Waits:
+    """A distributor that looks what is in memory while a push waits for its segment."""
+
+    held = 0
+
+    async def push(self, _: TenantId, pushed: Sequence[PushedProfile]) -> list[bytes]:
+        await asyncio.sleep(0)
+        self.held = tracemalloc.get_traced_memory()[0]
+        return [bytes(one.body[:16]) for one in pushed]
+
+
+def test_a_push_that_waits_has_its_bytes_in_memory_once() -> None:
+    size, waits = 400_000, Waits()  # small enough for no thread
+    guard = RequestGuard(ApiSettings(), CollectorRegistry())
+    service = pusher_service(guard, cast(Distributor, waits))
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "headers": [(b"content-type", b"application/proto")],
+    }
+
+    async def receive() -> dict[str, Any]:
+        body = request_of(({"service_name": "shop"}, os.urandom(size), UUID))
+        return {"type": "http.request", "body": gzip.compress(body, 0), "more_body": False}
+
+    async def send(_: Any) -> None:
+        pass
+
+    tracemalloc.start()
+    try:
+        asyncio.run(service.calls["Push"](scope, receive, send))
+    finally:
+        tracemalloc.stop()
+    assert size < waits.held < 1.5 * size
 
 
 def test_a_retry_of_the_agent_gets_the_same_ids() -> None:

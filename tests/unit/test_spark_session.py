@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -159,3 +160,15 @@ def test_a_jvm_takes_its_classes_from_an_archive_where_somebody_wrote_one(
     archive.touch()
     assert f"-XX:SharedArchiveFile={archive}" in shlex.split(options())
     assert options().endswith(" -Xss2m"), "what is set comes last, and wins"
+
+
+def test_a_driver_loads_neither_numpy_nor_arrow_to_call_its_jvm() -> None:
+    """PySpark asks such a list at every call whether an argument is an array."""
+    asked = (
+        "import sys; from maar.runner import session; from py4j import protocol; "
+        "session.without_numpy(); "
+        "[each.can_convert('text') for each in protocol.INPUT_CONVERTER]; "
+        "print(len(protocol.INPUT_CONVERTER) > 0, *{'numpy', 'pyarrow'} & set(sys.modules))"
+    )
+    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert said.stdout == "True\n"

@@ -132,6 +132,7 @@ class Distributor:
         began_ns = self.clock.monotonic_ns()
         try:
             profiles = await self._admit(tenant, pushed)
+            del pushed  # as they came; from here on only what is stored of them is needed
             await self._router.push(profiles)
         except MaarError as error:
             self._metrics.refused.labels(refusal(error)).inc()

@@ -8,9 +8,11 @@ all, the daemon is PySpark's own, and every process loads what it needs.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 # Before the libraries that read them are imported.
@@ -21,6 +23,7 @@ ONE_THREAD = {
 # Arrow's own allocator keeps most of what a task has freed, also when it is asked to give it back,
 # and none of it serves NumPy, which needs as much before and after.
 ONE_ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+_ARENAS_MAX = -8  # glibc's M_ARENA_MAX
 
 
 def main() -> None:
@@ -29,6 +32,7 @@ def main() -> None:
 
     if not _loads_without_threads():
         os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
+    have_one_arena()
     gc.collect()
     gc.freeze()  # a collection in a task would write to, and so copy, all that is shared
     daemon.manager()
@@ -54,6 +58,12 @@ def _loads_without_threads() -> bool:
     if threads > 1:
         sys.stderr.write(f"nothing is loaded before tasks are forked: {threads} threads run\n")
     return threads == 1
+
+
+def have_one_arena() -> None:
+    """Else each thread of a task keeps what it has freed for itself; tasks inherit it."""
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).mallopt(_ARENAS_MAX, 1)
 
 
 def threads_of_this_process() -> int:

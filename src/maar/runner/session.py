@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j import protocol
 from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 
@@ -62,6 +63,7 @@ class SparkHandle:
         assert self._scratch_parent is not None, "a Spark of our own needs a place for its files"
         check_java()
         keep_pages_on_loopback(self._settings)
+        without_numpy()
         self._scratch = WorkerScratch(self._scratch_parent)
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(configuration(self._settings, self._scratch.path).items()))
@@ -210,6 +212,15 @@ def local_slots(settings: SparkSettings) -> int:
     if named == "*":
         return len(os.sched_getaffinity(0))
     return int(named or 1)
+
+
+def without_numpy() -> None:
+    """A driver hands no arrays to its JVM. PySpark looks for them among the arguments of each call,
+    and loads NumPy, Arrow and its own tests for that, which is a third of a driver's memory.
+    """
+    protocol.INPUT_CONVERTER[:] = [
+        each for each in protocol.INPUT_CONVERTER if not type(each).__name__.startswith("Numpy")
+    ]
 
 
 def keep_pages_on_loopback(settings: SparkSettings) -> None:

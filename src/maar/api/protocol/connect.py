@@ -171,6 +171,7 @@ class Unary:
                 encoding = header(scope, b"grpc-encoding").strip().lower()
                 body = message_in(spoken.framing, body, encoding=encoding)
             work = self._work(stack.pop_all(), tenant, spoken.codec, body, hold)
+        del body  # a push waits for its segment, and many wait at once: nobody keeps it twice
         if self._finishes and deadline_s is None:
             reply, headers = await work
         else:
@@ -196,8 +197,12 @@ class Unary:
         with held:
             limit = self._limits.proto if codec == PROTO else self._limits.json
             raw = await self.guard.decompress(body, limit=limit, hold=hold)
+            del body
             request = await self.guard.parse(len(raw), self._parse, codec, raw)
-            return await self._method(tenant, request)
+            del raw
+            reply = self._method(tenant, request)
+            del request
+            return await reply
 
     async def _in_time(self, work: Any, receive: Receive, deadline_s: float | None) -> Reply:
         """The reply, unless the client's deadline passes or the client disconnects before.
