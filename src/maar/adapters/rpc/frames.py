@@ -36,6 +36,7 @@ CALL, CANCEL = 0, 1  # to the server
 LAST, PART, REFUSED = 0, 1, 2  # to the client
 _HEAD = struct.Struct("<IIB")
 _NUMBER_MAX = (1 << 32) - 1
+PATH_BYTES_MAX = 200  # and the zero byte behind it
 
 R = TypeVar("R")
 Answer = Callable[[bytes], Awaitable[bytes | Iterator[bytes]]]  # whole, or in parts
@@ -56,36 +57,50 @@ class _Frames(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._held += data
+        """Frames that came whole are taken from where they are; only what follows them is kept."""
+        if self._held:
+            self._held += data
+            with memoryview(self._held) as view:
+                first = self._take_all(view)
+            del self._held[:first]
+        else:
+            with memoryview(data) as view:
+                self._held += view[self._take_all(view) :]
+
+    def _take_all(self, view: memoryview) -> int:
+        """Take what is whole; returns where the rest begins."""
         first = 0
         while True:
-            skipped = min(self._skip, len(self._held) - first)
+            skipped = min(self._skip, len(view) - first)
             self._skip -= skipped
             first += skipped
-            if len(self._held) - first < _HEAD.size:
-                break
-            length, number, kind = _HEAD.unpack_from(self._held, first)
+            if len(view) - first < _HEAD.size:
+                return first
+            length, number, kind = _HEAD.unpack_from(view, first)
             if length > self.message_bytes_max:
                 first += _HEAD.size
                 self._skip = length
                 self.take_too_large(number)
                 continue
             end = first + _HEAD.size + length
-            if len(self._held) < end:
-                break
-            self.take(number, kind, bytes(self._held[first + _HEAD.size : end]))
+            if len(view) < end:
+                return first
+            with view[first + _HEAD.size : end] as body:
+                self.take(number, kind, body)
             first = end
-        del self._held[:first]
 
-    def take(self, number: int, kind: int, body: bytes) -> None:
+    def take(self, number: int, kind: int, body: memoryview) -> None:
+        """What is needed of the body later has to be copied."""
         raise NotImplementedError
 
     def take_too_large(self, number: int) -> None:
         raise NotImplementedError
 
-    def send(self, number: int, kind: int, body: bytes = b"") -> None:
+    def send(self, number: int, kind: int, *body: bytes) -> None:
+        """The pieces of a body are not put together: a push is large, and its path is not."""
         if not self.transport.is_closing():
-            self.transport.write(_HEAD.pack(len(body), number, kind) + body)
+            length = sum(map(len, body))
+            self.transport.writelines((_HEAD.pack(length, number, kind), *body))
 
     async def drain(self) -> None:
         if self._room is not None:
@@ -156,12 +171,13 @@ class _ServerEnd(_Frames):
         super().connection_made(transport)
         self._server.ends.add(self)
 
-    def take(self, number: int, kind: int, body: bytes) -> None:
+    def take(self, number: int, kind: int, body: memoryview) -> None:
         if kind == CANCEL:
             if (task := self.running.get(number)) is not None:
                 task.cancel()
             return
-        path, _, message = body.partition(b"\0")
+        path, _, _ = bytes(body[:PATH_BYTES_MAX]).partition(b"\0")
+        message = bytes(body[len(path) + 1 :])
         task = asyncio.get_running_loop().create_task(self._answer(number, path.decode(), message))
         self.running[number] = task
         task.add_done_callback(lambda _: self.running.pop(number, None))
@@ -223,7 +239,7 @@ class _ClientEnd(_Frames):
         self.waiting: dict[int, _Waiting] = {}
         self.lost = False
 
-    def take(self, number: int, kind: int, body: bytes) -> None:
+    def take(self, number: int, kind: int, body: memoryview) -> None:
         waiting = self.waiting.get(number)
         if waiting is None or waiting.future.done():
             return  # it was given up
@@ -233,14 +249,15 @@ class _ClientEnd(_Frames):
             return
         if kind == PART:
             assert waiting.joined is not None
-            waiting.joined.take(body)
+            waiting.joined.take(bytes(body))
             if waiting.heard is not None:
                 waiting.heard()
             return
-        waiting.future.set_result(body)
+        waiting.future.set_result(bytes(body))
 
     def take_too_large(self, number: int) -> None:
-        self.take(number, REFUSED, msgspec.msgpack.encode(refusal_of(too_large("a call"))))
+        refusal = msgspec.msgpack.encode(refusal_of(too_large("a call")))
+        self.take(number, REFUSED, memoryview(refusal))
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
@@ -275,8 +292,8 @@ class FrameChannel:
     async def call(self, request: Call[Any, R], within_s: float) -> R:
         kind = type(request)
         path = kind.path()
-        body = path.encode() + b"\0" + self._encode(request)
-        if len(body) > MESSAGE_BYTES_MAX:
+        body = self._encode(request)
+        if len(path) + 1 + len(body) > MESSAGE_BYTES_MAX:
             raise too_large(path)
         waiting = _Waiting(kind)
         try:
@@ -286,7 +303,7 @@ class FrameChannel:
                     end = await self._connection()
                 now = asyncio.get_running_loop().time
                 waiting.heard = lambda: patience.reschedule(now() + within_s)
-                last = await self._exchange(end, waiting, body)
+                last = await self._exchange(end, waiting, path, body)
         except TimeoutError:
             raise late(path, self._address) from None
         except _Refused as refused:
@@ -305,13 +322,13 @@ class FrameChannel:
             decode = self._decoders[kind] = msgspec.msgpack.Decoder(kind.reply_type()).decode
         return decode(last)  # type: ignore[no-any-return]
 
-    async def _exchange(self, end: _ClientEnd, waiting: _Waiting, body: bytes) -> bytes:
+    async def _exchange(self, end: _ClientEnd, waiting: _Waiting, path: str, body: bytes) -> bytes:
         if end.lost:
             raise _Lost("it closed the connection")
         self._number = number = (self._number + 1) & _NUMBER_MAX
         end.waiting[number] = waiting
         try:
-            end.send(number, CALL, body)
+            end.send(number, CALL, path.encode() + b"\0", body)
             await end.drain()
             return await waiting.future
         finally:
