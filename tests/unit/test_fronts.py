@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -13,14 +15,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from maar.api.settings import ApiSettings
 from maar.app.http.turns import PAUSE_MAX_S, ConnectionCounts, pause_s
 from maar.app.processes.supervisor import listen
-from maar.app.roles.front_pages import FrontSums, Page, page_text, read_page, sum_pages
+from maar.app.roles.front_pages import (
+    FrontPages,
+    FrontSums,
+    Page,
+    page_text,
+    read_page,
+    sum_pages,
+)
 from maar.app.roles.run import Child, ProcessName, RoleName, child_named, children_of
 from maar.app.roles.shares import retries_of, share_of
 from maar.app.settings.config import load
 from maar.cli.main import run
 from maar.cli.output.failure import EXIT_USAGE
 from maar.distributor.settings import RouterSettings
-from maar.model.errors import InvalidInput
+from maar.model.errors import InvalidInput, Unavailable
 
 # ------------------------------------------------------------------ processes
 
@@ -186,6 +195,46 @@ def test_no_counter_shrinks_when_a_front_dies_and_comes_back() -> None:
         before = seen(one, None)["maar_pushes_total kind=raw"]
         assert seen(one, again)["maar_pushes_total kind=raw"] == before + 1
         assert seen(one, again)["maar_pushes_total kind=raw"] == before + 1, "once"
+
+
+class Role:
+    """A front that is asked for its page; None: it does not answer."""
+
+    def __init__(self, front: Front) -> None:
+        self.front: Front | None = front
+
+    async def call(self, _: Any) -> Any:
+        if self.front is None:
+            raise Unavailable("away")
+        return page_text(self.front.page())
+
+
+def test_the_sum_does_not_shrink_when_whoever_sums_is_started_again(tmp_path: Path) -> None:
+    role, kept = Role(Front(100.0)), tmp_path / "gone"
+
+    def pushes(pages: FrontPages) -> float:
+        return values(read_page(asyncio.run(pages.text())))["maar_pushes_total kind=raw"]
+
+    assert role.front is not None
+    role.front.pushes.labels("raw").inc(5)
+    pages = FrontPages({"front-1": role}, kept)
+    assert pushes(pages) == 5
+    role.front = Front(200.0)
+    role.front.pushes.labels("raw").inc(2)
+    assert pushes(pages) == 7
+    assert pushes(FrontPages({"front-1": role}, kept)) == 7
+
+
+def test_an_answer_that_another_has_overtaken_makes_no_counter_smaller() -> None:
+    sums, front = FrontSums(), Front(100.0)
+    front.pushes.labels("raw").inc(5)
+    front.connections.set(3)
+    early = front.page()
+    front.pushes.labels("raw").inc(2)
+    assert values(sums.see({"front-1": front.page()}))["maar_pushes_total kind=raw"] == 7
+    late = values(sums.see({"front-1": early}))
+    assert late["maar_pushes_total kind=raw"] == 7
+    assert late["maar_front_connections"] == 3, "gauges are as they were told"
 
 
 def test_the_listening_socket_cannot_be_shared_with_another_program() -> None:

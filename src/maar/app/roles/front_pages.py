@@ -2,15 +2,18 @@
 
 Whoever scrapes the port meets any of the fronts, and must not be told of that one alone. Counters
 of a front that died stay in the sum as they were last seen, since a counter that shrinks looks like
-a restart of everything.
+a restart of everything. They are in a file beside the sockets too, for the
+next run of whoever sums.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from maar.background import Loop
 from maar.model.errors import MaarError
@@ -39,6 +42,11 @@ class Family:
 
 
 Page = dict[str, Family]
+Joining = Callable[[float, float], float]
+
+
+def _plus(one: float, other: float) -> float:
+    return one + other
 
 
 def read_page(text: str) -> Page:
@@ -67,13 +75,13 @@ def page_text(page: Page) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def sum_pages(pages: Iterable[Page]) -> Page:
+def sum_pages(pages: Iterable[Page], *, grown: Joining = _plus) -> Page:
     """The pages as one; what is not a sum is decided by the metric's name."""
     total: Page = {}
     for page in pages:
         for name, family in page.items():
             into = total.setdefault(name, Family(list(family.heading), family.kind))
-            joined = _joining(name, family)
+            joined = grown if family.only_grows else _joining(name)
             for key, value in family.values.items():
                 before = into.values.get(key)
                 into.values[key] = value if before is None else joined(before, value)
@@ -83,6 +91,11 @@ def sum_pages(pages: Iterable[Page]) -> Page:
 def only_growing(page: Page) -> Page:
     """What remains true of a process that is gone."""
     return {name: family for name, family in page.items() if family.only_grows}
+
+
+def not_before(last: Page, page: Page) -> Page:
+    """A page of the same run, of which no counter is below the last: an answer may come late."""
+    return sum_pages([page, only_growing(last)], grown=max)
 
 
 def run_of(page: Page) -> tuple[float, ...]:
@@ -95,24 +108,18 @@ def run_of(page: Page) -> tuple[float, ...]:
     )
 
 
-def _joining(name: str, family: Family) -> Callable[[float, float], float]:
-    if family.only_grows:
-        return _plus
+def _joining(name: str) -> Joining:
     if name.endswith("_created"):
         return min
     return max if name in SAME or name.endswith(STARTED) else _plus
 
 
-def _plus(one: float, other: float) -> float:
-    return one + other
-
-
 class FrontSums:
     """What was last seen of each front, and of those that are gone. Decides, asks nobody."""
 
-    def __init__(self) -> None:
+    def __init__(self, gone: Page | None = None) -> None:
         self._last: dict[str, Page] = {}
-        self._gone: Page = {}
+        self.gone: Page = gone or {}
 
     def see(self, pages: Mapping[str, Page | None]) -> Page:
         """The sum; None is a front that does not answer."""
@@ -123,18 +130,21 @@ class FrontSums:
                 shown += [only_growing(last)] if last is not None else []
                 continue
             if last is not None and run_of(last) != run_of(page):
-                self._gone = sum_pages([self._gone, only_growing(last)])
+                self.gone = sum_pages([self.gone, only_growing(last)])
+            elif last is not None:
+                page = not_before(last, page)
             self._last[name] = page
             shown.append(page)
-        return sum_pages([*shown, self._gone])
+        return sum_pages([*shown, self.gone])
 
 
 class FrontPages:
-    """Asks all fronts for their pages."""
+    """Asks all fronts for their pages. `kept` is where what is gone outlives this process."""
 
-    def __init__(self, fronts: Mapping[str, Caller[Role]]) -> None:
+    def __init__(self, fronts: Mapping[str, Caller[Role]], kept: Path) -> None:
         self._fronts = fronts
-        self._sums = FrontSums()
+        self._kept = kept
+        self._sums = FrontSums(read_page(kept.read_text()) if kept.exists() else None)
 
     async def follow(self) -> None:
         """For ever: what is not seen of a front before it dies is not in the sum."""
@@ -143,7 +153,19 @@ class FrontPages:
 
     async def text(self) -> str:
         found = await asyncio.gather(*map(self._page, self._fronts))
-        return page_text(self._sums.see(dict(zip(self._fronts, found, strict=True))))
+        before = self._sums.gone
+        page = self._sums.see(dict(zip(self._fronts, found, strict=True)))
+        if self._sums.gone is not before:
+            self._keep(self._sums.gone)
+        return page_text(page)
+
+    def _keep(self, gone: Page) -> None:
+        half = self._kept.with_suffix(".half")
+        try:
+            half.write_text(page_text(gone))
+            os.replace(half, self._kept)
+        except OSError as error:  # this run has them all the same
+            log.warning("counters of fronts that died not kept cause=%s", error)
 
     async def _page(self, name: str) -> Page | None:
         try:

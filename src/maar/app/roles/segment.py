@@ -23,6 +23,7 @@ from maar.app.roles.wiring import (
     build_store,
     new_registry,
     private_address,
+    run_directory,
     writer_node,
 )
 from maar.app.settings.config import ANY_HOST, Settings, host_and_port
@@ -34,6 +35,7 @@ from maar.model.ring import Writer, WriterState
 from maar.segment.membership import Membership
 from maar.segment.service import SegmentService
 
+GONE_FRONTS = "gone-fronts"  # beside the sockets: what fronts had counted that died
 PAGE_S = 1.0  # for the metrics of a front; whoever scrapes waits for the slowest
 HEARD_WITHIN = 1.5  # ring refreshes until all distributors know that we drain
 
@@ -111,7 +113,7 @@ async def _serve_fronts(
     async with AsyncExitStack() as stack:
         for channel in pages.values():
             stack.push_async_callback(channel.close)
-        sums = FrontPages(pages)
+        sums = FrontPages(pages, run_directory(settings) / GONE_FRONTS)
         whole = told.with_page(sums.text)
         following = asyncio.create_task(sums.follow())
         stack.push_async_callback(cancel, following)
