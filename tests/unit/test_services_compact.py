@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from pathlib import Path
 from random import Random
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from xxhash import xxh3_128_digest
 
@@ -158,16 +161,82 @@ def test_a_segment_of_another_format_is_named(bench: Bench) -> None:
 
 
 def test_a_small_budget_spills_and_gives_the_same(bench: Bench) -> None:
-    segments = [bench.segment(some(5, seed)) for seed in range(5)]
-    plenty = bench.compact(segments)
-    sizes = CompactSizes(gathered_bytes=1, fan_in=3)
-    tight = bench.compact(segments, sizes=sizes)
-    for one, other in zip(plenty.outputs, tight.outputs, strict=True):
-        assert [file.rows for file in one.files] == [file.rows for file in other.files]
-    for profile in (profile for seed in range(5) for profile in some(5, seed)):
+    segments = [
+        bench.segment(
+            [
+                *some(4, seed),
+                *some(1, seed, time_ns=NOON_NS + DAY_NS),
+                *some(2, seed % 3, tenant=TenantId("other")),  # those of 0 and 1 come twice
+                broken(some(1, 100 + seed)[0]),
+            ]
+        )
+        for seed in range(5)
+    ]
+    for target in (1 << 30, 1):
+        plenty = bench.compact(segments, target=target)
+        tight = bench.compact(segments, target=target, sizes=CompactSizes(1, fan_in=3))
+        assert plenty.account == tight.account == Account(31, 4, 5)
+        if target > 1:  # where outputs are cut is about their size, which is estimated
+            assert rows_of(bench, plenty, each=True) == rows_of(bench, tight, each=True)
+        assert rows_of(bench, plenty) == rows_of(bench, tight)
+    for profile in (profile for seed in range(5) for profile in some(4, seed)):
         (body,) = bench.get(list(tight.outputs), profile.id)
         pushed_body = gunzip(profile.payload, limit=1 << 30)
         assert canonical(gunzip(body, limit=1 << 30)) == canonical(pushed_body)
+
+
+def rows_of(bench: Bench, result: PlanResult, *, each: bool = False) -> object:
+    """The rows of all outputs in their order; with `each`, of every output by itself."""
+    outputs = [
+        (block.tenant, block.day, file.table, bench.store.read(file.locations[0].key))
+        for block in result.outputs
+        for file in block.files
+    ]
+    if each:
+        return [(*names, pq.read_table(pa.BufferReader(body))) for *names, body in outputs]
+    rows = {repr(row) for *_, body in outputs for row in _rows(body)}
+    return sorted(rows)
+
+
+def _rows(body: bytes) -> list[dict[str, object]]:
+    return pq.read_table(pa.BufferReader(body)).to_pylist()
+
+
+def test_memory_stays_at_the_bound_however_much_is_spilled(bench: Bench) -> None:
+    """Without a collection of garbage, which nobody can rely on to come in time."""
+
+    def peak(segments: list[BlockMeta]) -> int:
+        gc.collect()
+        tracemalloc.start()
+        gc.disable()
+        try:
+            bench.compact(segments, sizes=CompactSizes(gathered_bytes=1, fan_in=3))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            gc.enable()
+            tracemalloc.stop()
+
+    segments = [bench.segment(some(1, seed)) for seed in range(32)]
+    peak(segments[:2])  # what is made once
+    assert peak(segments) < 1.2 * peak(segments[:4])
+
+
+def test_what_was_read_of_a_segment_is_not_kept(bench: Bench) -> None:
+    profile = PlainProfile(sample_types=[("cpu", "ns")], doc_url=Random(1).randbytes(500_000).hex())
+    copy = raw_profile(profile)
+    segments = [bench.segment([copy]) for _ in range(8)]
+    before, held = pa.total_allocated_bytes(), []
+    plan = bench.plan(segments)
+    result = compact(
+        plan,
+        store=bench.store,
+        attempt="a1",
+        scratch=bench.scratch,
+        wall_ns=WALL_NS,
+        guard=lambda: held.append(pa.total_allocated_bytes() - before),
+    )
+    assert result.account == Account(1, 7, 0)
+    assert max(held) < sum(segment.size for segment in segments) / 2
 
 
 def test_a_service_with_a_very_long_name_is_found_again(bench: Bench) -> None:

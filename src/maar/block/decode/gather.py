@@ -83,6 +83,21 @@ class _Room:
         return self._words[:size]
 
 
+class _Texts:
+    """Strings of a pool as text, each decoded once."""
+
+    def __init__(self, strings: Pool) -> None:
+        self._strings = strings
+        self._known: dict[int, str] = {}
+
+    def text(self, number: int) -> str:
+        known = self._known.get(number)
+        if known is None:
+            first, end = self._strings.offset[number : number + 2].tolist()
+            known = self._known[number] = bytes(self._strings.arrays.words[first:end]).decode()
+        return known
+
+
 class Gather:
     """Profiles of one tenant's day, until they are written."""
 
@@ -98,7 +113,7 @@ class Gather:
         self._locations = Pool(np.int64, keys)
         self._stacks = Pool(np.int32, keys)
         self._rooms = {name: _Room() for name in _ROOMS}
-        self._texts: dict[int, str] = {}
+        self._texts = _Texts(self._strings)
         self._number_strings(b"\0", _OFFSETS, _OFFSETS)  # the empty string is number 0
 
     def __len__(self) -> int:
@@ -152,7 +167,7 @@ class Gather:
             period=columns.period,
             time_ns=columns.time_ns,
             duration_ns=columns.duration_ns,
-            text=self._text,
+            text=self._texts.text,  # not a method of this: who is in a circle is freed late
         )
         self._kept.append(kept)
         self._kept_bytes += kept.nbytes
@@ -160,13 +175,6 @@ class Gather:
     def tables(self) -> GatheredTables:
         """What was gathered, in order; nothing may be added afterwards."""
         return GatheredTables(self, mask=self._mask)
-
-    def _text(self, number: int) -> str:
-        known = self._texts.get(number)
-        if known is None:
-            first, end = self._strings.offset[number : number + 2].tolist()
-            known = self._texts[number] = bytes(self._strings.arrays.words[first:end]).decode()
-        return known
 
     def _number_strings(self, raw: bytes, start: Int, length: Int) -> Int:
         pool, number = self._strings, self._rooms["string"].take(start.size)

@@ -266,10 +266,14 @@ def count_causes(open_file: Any) -> Counter[str]:
     return counts
 
 
-def open_segment(open_file: Any) -> pq.ParquetFile:
-    """Open and check the version; Corrupt when the bytes are anything else."""
+def open_segment(open_file: Any, *, pre_buffer: bool = True) -> pq.ParquetFile:
+    """Open and check the version; Corrupt when the bytes are anything else.
+
+    A reader that buffers keeps all that was ever read, as long as it is open: for few reads of a
+    store, and not where many segments are open at once.
+    """
     try:
-        parquet = pq.ParquetFile(open_file)
+        parquet = pq.ParquetFile(open_file, pre_buffer=pre_buffer)
     except (pa.ArrowException, OSError) as error:
         raise Corrupt(
             f"A segment cannot be opened as Parquet ({error}). Its bytes are not what was written; "

@@ -189,7 +189,7 @@ class _Compaction:
     def _segment(self, meta: BlockMeta) -> pq.ParquetFile:
         path = fetch(self.store, meta, meta.file(SEGMENT_TABLE), self.merger.work)
         try:
-            parquet = open_segment(path)
+            parquet = open_segment(path, pre_buffer=False)
         except Corrupt as error:
             raise Corrupt(f"Block {meta.id}: {error}") from error
         named = sum(each.profiles for each in meta.datasets)
