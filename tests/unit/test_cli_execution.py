@@ -14,8 +14,10 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.state.timeline import NEVER
 from maar.model import keys
-from maar.model.ids import MAIN_STORE, Shard, TenantId
+from maar.model.errors import Unavailable
+from maar.model.ids import MAIN_STORE, BlockId, Shard, StoreName, TenantId
 from maar.model.plan import LeasedPlan, PlanResult, PlanSpec, QueueKey
+from maar.model.trouble import Trouble
 from maar.ports.object_store import ObjectStore
 from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.runner.settings import SparkSettings
@@ -250,6 +252,43 @@ def test_a_cancelled_plan_names_its_children(say: Say, board: FoldBoard) -> None
     assert (code, found["outcome"]) == (1, "cancelled")
     assert found["children"] == children
     assert len(children) == 2
+
+
+def test_copies_that_an_executor_could_not_read_reach_the_leader(
+    say: Say, board: FoldBoard, engines: Engines, front: Front
+) -> None:
+    met = [
+        Trouble(BlockId("b1"), StoreName("eu"), "lake/k1", "missing", "it is gone", True),
+        Trouble(BlockId("b2"), StoreName("us"), "lake/k2", "damaged", "a byte differs", True),
+        Trouble(BlockId("b3"), StoreName("us"), "lake/k3", "away", "no answer", True),
+    ]
+
+    def fall_over(plan: LeasedPlan, gate: Gate) -> PlanResult:
+        for each in met:
+            engines.tell(each)
+        return merge(plan, gate)
+
+    engines.work = fall_over
+    code, found = told(say, "plans", "execute", str(compact_plan(board)))
+    assert (code, found["outcome"]) == (0, "completed")
+    assert front.metastore.damaged == tuple(met)
+
+
+def test_a_leader_that_does_not_hear_of_bad_copies_costs_a_plan_nothing(
+    say: Say, board: FoldBoard, engines: Engines, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(_copies: tuple[Trouble, ...]) -> None:
+        raise Unavailable("nobody leads")
+
+    monkeypatch.setattr(front.metastore, "report_damage", deaf)
+
+    def fall_over(plan: LeasedPlan, gate: Gate) -> PlanResult:
+        engines.tell(Trouble(BlockId("b1"), StoreName("eu"), "k", "missing", "it is gone", True))
+        return merge(plan, gate)
+
+    engines.work = fall_over
+    code, found = told(say, "plans", "execute", str(compact_plan(board)))
+    assert (code, found["outcome"]) == (0, "completed")
 
 
 def test_a_plan_that_never_was_is_not_found(say: Say, engines: Engines) -> None:

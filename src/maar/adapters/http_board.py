@@ -28,6 +28,8 @@ from maar.model.plain import plain, record
 from maar.model.plan import LeasedPlan
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Call
+from maar.ports.copies import ReportDamage
+from maar.ports.executor import ExecutorPort
 from maar.ports.object_store import StoreSettings
 from maar.ports.operator import PlanDetail
 from maar.ports.plan_board import (
@@ -39,7 +41,6 @@ from maar.ports.plan_board import (
     Kept,
     Outcome,
     PartCommitted,
-    PlanBoard,
     PollReply,
     PollRequest,
     Renewal,
@@ -59,6 +60,7 @@ R = TypeVar("R")
 ANSWER_S = 10.0
 CONNECT_S = 5.0
 PLANS = "/api/v1/plans"
+DAMAGE = "/api/v1/stores/damage"
 LOST = "lost"
 
 
@@ -71,7 +73,7 @@ class ExecutorSetup(NamedTuple):
 
 
 class HttpBoard:
-    """A Caller[PlanBoard]; every failure is one of our errors."""
+    """A Caller[ExecutorPort]; every failure is one of our errors."""
 
     def __init__(self, url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._url = url.rstrip("/")
@@ -117,7 +119,7 @@ class HttpBoard:
             record(BlockMeta, each) for each in found["blocks"] if each["id"] not in masked
         )
 
-    async def call(self, request: Call[PlanBoard, R], /) -> R:
+    async def call(self, request: Call[ExecutorPort, R], /) -> R:
         answer: Any
         match request:
             case PollRequest():
@@ -134,6 +136,9 @@ class HttpBoard:
                 body = {"token": str(request.token), "keys": request.keys}
                 found = _check_lease(await self.order(f"{PLANS}/{request.plan}/confirm", body))
                 answer = tuple(found["keys"])
+            case ReportDamage():
+                copies = [plain(each) for each in request.copies]
+                answer = await self.order(DAMAGE, {"copies": copies})
             case _:
                 raise Rejected(f"{type(request).__name__} is not asked over HTTP")
         return cast(R, answer)

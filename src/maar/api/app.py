@@ -46,7 +46,7 @@ from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
 from maar.api.admin.repairs import RepairOrders, RepairWish
 from maar.api.admin.schedule import JobPattern, PolicyWish, ScheduleRoutes, ScheduleWish
-from maar.api.admin.stores import StoreRemoval, StoreView
+from maar.api.admin.stores import DAMAGE_BYTES_MAX, StoreRemoval, StoreView, UnreadCopies
 from maar.api.errors import FAULT, ServerFault, json_error
 from maar.api.guard import OurNames, RequestGuard
 from maar.api.health import Degraded, ExtraMetrics, Readiness, health_routes, nothing
@@ -263,7 +263,10 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
 
 def _store_routes(guard: RequestGuard, view: StoreView) -> list[Route]:
     path, remove = "/api/v1/stores", "/api/v1/stores/{name}/remove"
+    damage = "/api/v1/stores/damage"
+    hear = Order(guard, damage, UnreadCopies, view.hear, bytes_max=DAMAGE_BYTES_MAX)
     return [
+        Route(damage, hear, methods=["POST"]),
         Route(path, View(guard, path, view.stores), methods=["GET"]),
         Route(remove, Order(guard, remove, StoreRemoval, view.remove), methods=["POST"]),
     ]

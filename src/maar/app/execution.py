@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -14,15 +15,18 @@ from maar.adapters.http_board import ExecutorSetup
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles import marker
-from maar.app.roles.troubles import log_trouble
+from maar.app.roles.troubles import NOT_TOLD, Troubles
 from maar.app.roles.wiring import node_name
-from maar.model.errors import NotFound, Unavailable
+from maar.background import cancel
+from maar.model.errors import MaarError, NotFound, Unavailable
 from maar.model.ids import Incarnation, PlanId, WorkerId
 from maar.model.plan import PlanState
+from maar.model.trouble import Trouble
 from maar.ports.calls import Caller
+from maar.ports.executor import ExecutorPort
 from maar.ports.object_store import StoreSettings
 from maar.ports.operator import PlanDetail
-from maar.ports.plan_board import Answer, PlanBoard, PollRequest, not_open
+from maar.ports.plan_board import Answer, PollRequest, not_open
 from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refusal_of
 from maar.ports.runner import JobRunner, RunnerDied
 from maar.ports.stores import StorePlace, StorePlaces, Stores
@@ -31,20 +35,24 @@ from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings
 from maar.worker.store_runner import StoreRunner, Undoing
 
+log = logging.getLogger("maar.stores")
+
 ENDED = (PlanState.COMPLETED, PlanState.ROLLED_BACK, PlanState.CANCELLED)  # for good
 SECRETS = ("access_key_id", "secret_access_key", "session_token")
 ASK_AGAIN_S = 0.2
 AT_MOST_S = 5.0  # how long rollbacks that somebody else is at are waited for
 
-StartEngine = Callable[[StorePlaces, int], JobRunner]  # for a plan that takes so many slots
+Tell = Callable[[Trouble], None]  # of a copy that a task could not read
+StartEngine = Callable[[StorePlaces, int, Tell], JobRunner]  # for a plan of so many slots
 FindPlan = Callable[[PlanId], Awaitable[PlanDetail]]  # NotFound when there is none
 
 
 class Site(NamedTuple):
-    """A server for which plans are executed, and its stores."""
+    """A server for which plans are executed, its stores, and what could not be read of them."""
 
-    board: Caller[PlanBoard]
+    board: Caller[ExecutorPort]
     stores: Stores
+    troubles: Troubles
 
 
 def with_own_secrets(told: StorePlaces, own: StorePlaces) -> StorePlaces:
@@ -68,17 +76,18 @@ def _with_secrets(place: StorePlace, own: StoreSettings | None) -> StorePlace:
 
 
 async def open_site(
-    board: Caller[PlanBoard], places: StorePlaces, incarnation: Incarnation, *, server: str
+    board: Caller[ExecutorPort], places: StorePlaces, incarnation: Incarnation, *, server: str
 ) -> Site:
     """InvalidInput when what is reached from here is another store than the server's."""
-    stores = Stores(places, open_store, told=log_trouble)
+    troubles = Troubles()
+    stores = Stores(places, open_store, told=troubles.note)
     home = await asyncio.to_thread(lambda: stores.home)
     await asyncio.to_thread(marker.check, home, incarnation, metastore=server)
-    return Site(board, stores)
+    return Site(board, stores, troubles)
 
 
 async def site_of(
-    board: Caller[PlanBoard], setup: ExecutorSetup, own: StorePlaces, *, server: str
+    board: Caller[ExecutorPort], setup: ExecutorSetup, own: StorePlaces, *, server: str
 ) -> Site:
     """As the server told us."""
     places = with_own_secrets(setup.stores, own)
@@ -124,7 +133,8 @@ class Executor:
         if not KINDS[kind].open_to_all:
             return refusal_of(not_open(plan, kind))
         if kind in KINDS.on_engine():
-            return await self._run(plan, lambda: engine(self.places, found.slots))
+            note = self._site.troubles.note
+            return await self._run(plan, lambda: engine(self.places, found.slots, note))
         return await self.roll_back(plan)
 
     async def execute_with(self, plan: PlanId, engine: Callable[[], JobRunner]) -> PlanOutcome:
@@ -193,6 +203,7 @@ class Executor:
             ignore_windows=self.ignore_windows,
         )
         executed = self._worker.executed
+        telling = asyncio.create_task(self._site.troubles.tell(board))
         try:
             if self.stopped:
                 self._worker.stop()
@@ -202,9 +213,18 @@ class Executor:
                 raise Unavailable(f"nothing was executed: {error}") from error
             return PlanOutcome(plan, OutcomeName.FAILED, cause=str(error))
         finally:
+            await cancel(telling)
             await asyncio.to_thread(runner.close)
+            await self._tell_the_rest()
             self._worker = None
         return executed.plan_outcome()
+
+    async def _tell_the_rest(self) -> None:
+        """What nobody hears now is found by the next repair."""
+        try:
+            await self._site.troubles.tell_once(self._site.board)
+        except MaarError as error:
+            log.warning("%s cause=%s", NOT_TOLD, error)
 
 
 def _is_held(outcome: PlanOutcome | None) -> bool:

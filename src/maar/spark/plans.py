@@ -63,12 +63,13 @@ def execute(
             outcome = await executor.execute(
                 plan_id,
                 find,
-                lambda opened, slots: SparkRunner(
+                lambda opened, slots, tell: SparkRunner(
                     SparkSettings(slots=slots, lifeline_port=lifeline_port),
                     opened,
                     None,
                     open_store=open_store,
                     borrowed=context,
+                    told=tell,
                 ),
             )
             return outcome.as_json()

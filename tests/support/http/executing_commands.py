@@ -13,12 +13,14 @@ import pytest
 
 from maar.adapters.http_board import HttpBoard
 from maar.adapters.stores.open import open_store
+from maar.app.execution import Tell
 from maar.cli import executing
 from maar.cli.commands import execution
 from maar.metastore.leader.stores.claim import mark
 from maar.model.ids import Incarnation
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.stores import ignore
 from support.clock.virtual_time import Gate, VirtualPolicy
 from support.http.command_line import Say, speaker
 from support.http.front import Front
@@ -41,9 +43,11 @@ class Engines:
     def __init__(self) -> None:
         self.work: Work = merge
         self.started: list[ThreadRunner] = []
+        self.tell: Tell = ignore  # as the last one was given it
 
-    def start(self, *_: Any, slots: int) -> ThreadRunner:
+    def start(self, _settings: Any, _stores: Any, slots: int, tell: Tell) -> ThreadRunner:
         assert slots == 1
+        self.tell = tell
         self.started.append(ThreadRunner(lambda plan, gate: self.work(plan, gate), slots=1))
         return self.started[-1]
 

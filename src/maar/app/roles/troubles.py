@@ -14,14 +14,8 @@ from maar.ports.copies import REPORTED_MAX, CopyKeeper, ReportDamage
 log = logging.getLogger("maar.stores")
 
 TELL_EVERY_S = 1.0
+NOT_TOLD = "damaged copies not reported to the metastore"
 LOGGED_MAX = 10_000  # objects that are remembered as logged
-
-
-def log_trouble(trouble: Trouble) -> None:
-    log.warning(
-        "copy not read block=%s store=%s key=%s why=%s cause=%s",
-        trouble.block, trouble.store, trouble.key, trouble.why, trouble.what,
-    )  # fmt: skip
 
 
 class Troubles:
@@ -41,23 +35,29 @@ class Troubles:
                 self._logged.popitem(last=False)
             self._waiting.append(trouble)
         if new:
-            log_trouble(trouble)
+            log.warning(
+                "copy not read block=%s store=%s key=%s why=%s cause=%s",
+                trouble.block, trouble.store, trouble.key, trouble.why, trouble.what,
+            )  # fmt: skip
 
     async def tell(self, metastore: Caller[CopyKeeper]) -> None:
         """For ever. The leader forgets what it heard when its term ends; readers meet it again."""
 
         async def once() -> None:
-            with self._lock:
-                told = list(self._waiting)
-                self._waiting.clear()
-            if not told:
-                return
-            try:
-                await metastore.call(ReportDamage(tuple(told)))
-            except BaseException:  # raised again: they are told with the next ones
-                with self._lock:
-                    self._waiting.extendleft(reversed(told))
-                raise
+            await self.tell_once(metastore)
 
-        failed = "damaged copies not reported to the metastore"
-        await Loop(once, failed=failed, log=log, every_s=TELL_EVERY_S).run()
+        await Loop(once, failed=NOT_TOLD, log=log, every_s=TELL_EVERY_S).run()
+
+    async def tell_once(self, metastore: Caller[CopyKeeper]) -> None:
+        """What was noted so far; all of it stays noted when nobody hears."""
+        with self._lock:
+            told = list(self._waiting)
+            self._waiting.clear()
+        if not told:
+            return
+        try:
+            await metastore.call(ReportDamage(tuple(told)))
+        except BaseException:  # raised again: they are told with the next ones
+            with self._lock:
+                self._waiting.extendleft(reversed(told))
+            raise

@@ -20,7 +20,7 @@ from maar.services.kinds import KINDS
 
 if TYPE_CHECKING:
     from maar.adapters.http_board import HttpBoard
-    from maar.app.execution import Executor
+    from maar.app.execution import Executor, Tell
     from maar.app.settings.config import Settings
     from maar.ports.runner import JobRunner
     from maar.ports.stores import StorePlaces
@@ -83,9 +83,7 @@ def execute(
 
     async def work(executor: Executor, board: HttpBoard) -> PlanOutcome:
         executor.ignore_windows = ignore_windows
-        return await executor.execute(
-            plan, board.plan, lambda stores, slots: engine(settings, stores, slots=slots)
-        )
+        return await executor.execute(plan, board.plan, lambda *asked: engine(settings, *asked))
 
     outcome = carry_out(server, settings, work)
     print_json(outcome.as_json()) if as_json else _tell(outcome)
@@ -150,7 +148,7 @@ def own_settings(config: Path | None, others: tuple[str, ...], **flags: Any) -> 
     return load_here(file=config, flags=given_settings(others, **flags), roles_here=False)
 
 
-def engine(settings: Settings, stores: StorePlaces, *, slots: int) -> JobRunner:
+def engine(settings: Settings, stores: StorePlaces, slots: int, tell: Tell) -> JobRunner:
     """Spark for one plan: with as many slots as that takes, if the master has them."""
     from maar.adapters.stores.open import open_store
     from maar.app.processes.process import take_the_session_along
@@ -160,7 +158,7 @@ def engine(settings: Settings, stores: StorePlaces, *, slots: int) -> JobRunner:
     check_java()
     take_the_session_along()
     spark = for_one_plan(settings.spark, slots)
-    return SparkRunner(spark, stores, settings.scratch_dir, open_store=open_store)
+    return SparkRunner(spark, stores, settings.scratch_dir, open_store=open_store, told=tell)
 
 
 def for_one_plan(spark: SparkSettings, slots: int) -> SparkSettings:
