@@ -52,7 +52,7 @@ class Bench(NamedTuple):
 
 # The cheap ones first, and those that need a quiet machine before those that heat it up.
 PLAN = (
-    Bench("decoder.py", 50, compared=""),
+    Bench("decoder.py", 25, compared=""),
     Bench(
         "merging.py",
         40,
@@ -61,12 +61,12 @@ PLAN = (
         compared="--plans 2 --rounds 1",
     ),
     Bench("placement.py", 30, quick="--placements 2000 --rounds 1", compared="--rounds 2"),
-    Bench("placement_moves.py", 30),
+    Bench("placement_moves.py", 15),
     Bench("placement_quality.py", 60, "--minutes 360", "--minutes 5 --scenarios steady"),
-    Bench("puts.py", 30, quick="--minutes 5", compared="--minutes 20"),
-    Bench("schedule.py", 50, quick="--jobs 200 1000"),
+    Bench("puts.py", 20, quick="--minutes 5", compared="--minutes 20"),
+    Bench("schedule.py", 40, quick="--jobs 200 1000"),
     Bench("prepare.py", 30, quick="--polls 30", compared="--polls 300"),
-    Bench("log.py", 60, "--seconds 2", "--seconds 0.3 --members 1"),
+    Bench("log.py", 40, "--seconds 2", "--seconds 0.3 --members 1"),
     Bench(
         "metastore.py",
         90,
@@ -81,6 +81,7 @@ PLAN = (
         "--registrations 100 --entries 1500 --etcd-entries 500 --quiet 0.5 --here",
     ),
     Bench("failover.py", 80, "--times 8 --reads 1000", "--times 1 --reads 20"),
+    Bench("lone_push.py", 75, "--seconds 30 --warm 10", "--seconds 2 --warm 1"),
     Bench("push.py", 60, "--rounds 3", "--seconds 0.5 --rounds 1", "--seconds 2 --rounds 1"),
     Bench(
         "fronts.py",
