@@ -62,7 +62,7 @@ PLAN = (
     ),
     Bench("placement.py", 30, quick="--placements 2000 --rounds 1", compared="--rounds 2"),
     Bench("placement_moves.py", 15),
-    Bench("placement_quality.py", 60, "--minutes 360", "--minutes 5 --scenarios steady"),
+    Bench("placement_quality.py", 55, "--minutes 360", "--minutes 5 --scenarios steady"),
     Bench("puts.py", 20, quick="--minutes 5", compared="--minutes 20"),
     Bench("schedule.py", 40, quick="--jobs 200 1000"),
     Bench("prepare.py", 30, quick="--polls 30", compared="--polls 300"),
@@ -82,7 +82,13 @@ PLAN = (
     ),
     Bench("failover.py", 80, "--times 8 --reads 1000", "--times 1 --reads 20"),
     Bench("lone_push.py", 75, "--seconds 30 --warm 10", "--seconds 2 --warm 1"),
-    Bench("push.py", 60, "--rounds 3", "--seconds 0.5 --rounds 1", "--seconds 2 --rounds 1"),
+    Bench(
+        "push.py",
+        70,
+        "--rounds 2 --seconds 3",
+        "--seconds 0.5 --rounds 1",
+        "--seconds 2 --rounds 1",
+    ),
     Bench(
         "fronts.py",
         60,
@@ -92,7 +98,7 @@ PLAN = (
     Bench(
         "distribution.py",
         70,
-        "--rounds 2 --seconds 4 --latency-seconds 8",
+        "--rounds 1 --seconds 4 --latency-seconds 6",
         "--seconds 0.3 --rounds 1 --latency-seconds 0.5 --warm 0.1",
     ),
     Bench("flamegraph.py", 60, quick="--profiles 200", compared="--profiles 3000"),
@@ -110,7 +116,7 @@ PLAN = (
         "--profiles 40 --rounds 1",
         "--profiles 800 --rounds 15",
     ),
-    Bench("first_compaction.py", 80, "--seconds 60 --warm 20", "--warm 0.2 --seconds 1"),
+    Bench("first_compaction.py", 70, "--seconds 30 --warm 10", "--warm 0.2 --seconds 1"),
     Bench("read_amplification.py", 70, "--minutes 30", "--minutes 2 --merges 2 --workers 1"),
     Bench(
         "compaction.py",
@@ -127,11 +133,11 @@ PLAN = (
     ),
     Bench("cluster.py", 60, "--profiles 10000 --rounds 1", "--profiles 240 --shards 3 --rounds 1"),
     Bench("backfill.py", 60, "--files 800 --days 8", "--files 60 --days 3"),
-    Bench("repair.py", 30, "--mb 128", "--mb 2", "--mb 64"),
+    Bench("repair.py", 25, "--mb 128", "--mb 2", "--mb 64"),
     Bench(
         "replication_lag.py",
-        100,
-        "--seconds 30 --warm 20",
+        120,
+        "--seconds 10 --warm 5 --tail 45 --flat-out 3",
         "--seconds 2 --warm 0 --tail 1 --flat-out 0.5 --rate 10 --soon",
     ),
     Bench(
@@ -144,8 +150,8 @@ PLAN = (
     Bench("merge_memory.py", 60, "200", "20"),
     Bench(
         "memory.py",
-        90,
-        "--seconds 15 --drain 40",
+        85,
+        "--seconds 15 --drain 25",
         "--seconds 2 --drain 2 --connections 5",
         "--seconds 10 --drain 20",
     ),

@@ -35,7 +35,7 @@ class SparkSettings(Struct, frozen=True, kw_only=True):
     python: str = ""
     """The interpreter of the tasks; empty: this one."""
     java_options: str = (
-        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms16m -Xmn8m "
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms32m -Xmn16m "
         "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -Xss512k"
     )
     """Options of the JVM. The heap begins small and gives back what it does not need."""
