@@ -52,7 +52,7 @@ from maar.api.guard import OurNames, RequestGuard
 from maar.api.health import Degraded, ExtraMetrics, Readiness, health_routes, nothing
 from maar.api.hosts import Hosts
 from maar.api.protocol import wire
-from maar.api.protocol.connect import CallService, Method, Unary, not_offered
+from maar.api.protocol.connect import CallService, CallsFirst, Method, Unary, not_offered
 from maar.api.push.ingest import Ingest
 from maar.api.push.pusher import pusher_service
 from maar.api.query.partly import Partly, PartlyEngine
@@ -146,7 +146,8 @@ def build_app(
         HTTPException: partial(_http_error, services),
         Exception: _internal_error,
     }
-    return OurNames(Partly(Starlette(routes=routes, exception_handlers=handlers)), hosts, guard)
+    app = CallsFirst(services, Starlette(routes=routes, exception_handlers=handlers))
+    return OurNames(Partly(app), hosts, guard)
 
 
 def _querier_service(guard: RequestGuard, querier: Querier) -> CallService:

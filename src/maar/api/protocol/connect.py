@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ from maar.api.protocol.grpc import (
     message_in,
     timeout_s_of,
 )
+from maar.api.protocol.json_request import parse_json
 from maar.api.protocol.wire import Prepared, json_of
 from maar.model.errors import InvalidInput, MaarError, Unavailable
 from maar.model.ids import TenantId
@@ -46,6 +47,7 @@ log = logging.getLogger("maar.api")
 PROTO = "application/proto"
 JSON = "application/json"
 PART_BYTES = 32  # of a message, for each of its parts
+LISTEN_AFTER_S = 0.02  # before this, whether the client is still there is not asked: most are done
 
 # What a method gives: its message, and headers to send along.
 Reply = tuple[Any, dict[str, str] | None]
@@ -172,10 +174,12 @@ class Unary:
                 body = message_in(spoken.framing, body, encoding=encoding)
             work = self._work(stack.pop_all(), tenant, spoken.codec, body, hold)
         del body  # a push waits for its segment, and many wait at once: nobody keeps it twice
-        if self._finishes and deadline_s is None:
+        if not self._finishes:
+            reply, headers = await _while_wanted(work, receive, deadline_s)
+        elif deadline_s is None:
             reply, headers = await work
         else:
-            reply, headers = await self._in_time(work, receive, deadline_s)
+            reply, headers = await self._in_time(work, deadline_s)
         return spoken.answer(await self._encode(spoken.codec, reply), headers)
 
     async def _encode(self, codec: str, reply: Any) -> bytes:
@@ -204,36 +208,21 @@ class Unary:
             del request
             return await reply
 
-    async def _in_time(self, work: Any, receive: Receive, deadline_s: float | None) -> Reply:
-        """The reply, unless the client's deadline passes or the client disconnects before.
-
-        Calls that need not finish are cancelled then; a push continues, and its bytes stay counted.
+    async def _in_time(self, work: Coroutine[Any, Any, Reply], deadline_s: float) -> Reply:
+        """The reply of a push, which continues when its client's deadline has passed: its bytes
+        stay counted.
         """
-        task: asyncio.Task[Reply] = asyncio.create_task(work)
-        waited: set[asyncio.Task[Any]] = {task}
-        gone = None if self._finishes else asyncio.create_task(_hung_up(receive))
-        if gone is not None:
-            waited.add(gone)
+        task = asyncio.create_task(work)
         try:
-            await asyncio.wait(waited, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task}, timeout=deadline_s)
         except asyncio.CancelledError:  # the server ends
             task.cancel()
             raise
-        finally:
-            if gone is not None:
-                gone.cancel()
         if task.done():
             return task.result()
-        self._give_up(task)
-        if gone is not None and gone.done():
-            raise Unavailable("the client hung up before it was answered")
-        raise TooLate(f"there was no answer within the {deadline_s:g} s that the client gave it")
-
-    def _give_up(self, task: asyncio.Task[Reply]) -> None:
         self._left.add(task)
         task.add_done_callback(self._over)
-        if not self._finishes:
-            task.cancel()
+        raise _too_late(deadline_s)
 
     def _over(self, task: asyncio.Task[Reply]) -> None:
         self._left.discard(task)
@@ -246,7 +235,7 @@ class Unary:
                 if self._check is not None:
                     self._check(raw)
                 return self._request_type.FromString(raw)
-            return json_format.Parse(raw, self._request_type(), ignore_unknown_fields=True)
+            return parse_json(raw, self._request_type)
         except (DecodeError, json_format.ParseError, ValueError, RecursionError) as error:
             raise InvalidInput(
                 f"the request is not a {self._request_type.DESCRIPTOR.full_name} in {codec}: "
@@ -260,6 +249,23 @@ class CallService(NamedTuple):
 
     name: str
     calls: dict[str, Unary]
+
+
+class CallsFirst:
+    """An application whose calls are found by their paths, before it looks for any other route."""
+
+    def __init__(self, services: list[CallService], app: ASGIApp) -> None:
+        self.app = app
+        self._calls = {
+            f"/{service.name}/{name}": call
+            for service in services
+            for name, call in service.calls.items()
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_call = scope["type"] == "http" and scope["method"] == "POST"
+        answer = self._calls.get(scope["path"]) if is_call else None
+        await (answer or self.app)(scope, receive, send)
 
 
 def not_offered(services: list[CallService], scope: Scope, path: str) -> ASGIApp | None:
@@ -277,9 +283,45 @@ def not_offered(services: list[CallService], scope: Scope, path: str) -> ASGIApp
     return json_error(error) if framing is None else grpc_error(framing, error)
 
 
-async def _hung_up(receive: Receive) -> None:
+async def _while_wanted(
+    work: Coroutine[Any, Any, Reply], receive: Receive, deadline_s: float | None
+) -> Reply:
+    """The reply, unless the client's deadline passes or the client disconnects before: then the
+    work is cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    listening: asyncio.Task[None] | None = None
+    patience = asyncio.timeout(deadline_s)
+    try:
+        async with patience:
+
+            def listen() -> None:
+                nonlocal listening
+                listening = loop.create_task(_end_on_hang_up(receive, patience))
+
+            starting = loop.call_later(LISTEN_AFTER_S, listen)
+            try:
+                return await work
+            finally:
+                starting.cancel()
+                if listening is not None:
+                    listening.cancel()
+    except TimeoutError:
+        if not patience.expired():
+            raise
+        if listening is not None and listening.done() and not listening.cancelled():
+            raise Unavailable("the client hung up before it was answered") from None
+        raise _too_late(deadline_s or 0.0) from None
+
+
+async def _end_on_hang_up(receive: Receive, patience: asyncio.Timeout) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    patience.reschedule(asyncio.get_running_loop().time())
+
+
+def _too_late(deadline_s: float) -> TooLate:
+    return TooLate(f"there was no answer within the {deadline_s:g} s that the client gave it")
 
 
 def _deadline_s(spoken: Spoken, scope: Scope) -> float | None:

@@ -122,7 +122,7 @@ class Prepared(NamedTuple):
     """An answer of many small parts, made as the client wants it: as JSON without a message."""
 
     message: Callable[[], Any]
-    json: Callable[[], dict[str, Any]]  # as `json_of` would make it of the message
+    json: Callable[[], dict[str, Any]]  # encodes as what `json_of` would make of the message
     parts: int  # about how many
 
 
