@@ -16,11 +16,13 @@ from maar.model.errors import (
 )
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import PlanState
+from maar.model.predicate import Mask
 from maar.model.time import SECOND_NS
+from maar.ports.index_reader import ViewRequest
 from maar.ports.plan_board import Renewal
 from support.clock.fake_clock import FakeClock
-from support.metastore.fold import SMALL, segment
-from support.metastore.service_steps import W2, add, poll, report_of, view, world
+from support.metastore.fold import SMALL, TENANT, segment
+from support.metastore.service_steps import RANGE, W2, add, poll, report_of, view, world
 from support.metastore.world import PATIENT, World
 
 __all__ = ["world"]
@@ -55,6 +57,62 @@ def test_from_registration_to_merge_in_polls(world: World) -> None:
                 await service.block(metas[0].id)
             with pytest.raises(NotFound):
                 await service.plan(PlanId(1, 1))
+
+    asyncio.run(test())
+
+
+def test_a_view_that_is_still_right_comes_back_without_its_blocks(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2, 3)
+            asked = ViewRequest(TENANT, RANGE, "checkout", "me")
+            whole = await service.view(asked)
+            known = msgspec.structs.replace(asked, known=whole.stamp)
+            same = await service.view(known)
+            assert (len(whole.blocks), same.blocks, same.stamp) == (3, (), whole.stamp)
+            await add(service, 4)
+            more = await service.view(known)
+            assert len(more.blocks) == 4
+            assert more.stamp != whole.stamp
+            (plan,) = (await poll(service)).granted
+            await poll(service, 0, reports=(report_of(plan),))
+            merged = await service.view(msgspec.structs.replace(asked, known=more.stamp))
+            assert len(merged.blocks) == 2
+            assert merged.stamp not in (whole.stamp, more.stamp)
+
+    asyncio.run(test())
+
+
+def test_after_a_deletion_every_view_is_whole_and_has_its_masks(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2, 3)
+            asked = ViewRequest(TENANT, RANGE, "checkout", "me")
+            stamp = (await service.view(asked)).stamp
+            everything = Mask(TENANT, "checkout", 0, RANGE.end_ns)
+            await service.delete_profiles(everything, dry_run=False)
+            for known in (stamp, b""):
+                view = await service.view(msgspec.structs.replace(asked, known=known))
+                assert view.masks.keys() == {meta.id for meta in view.blocks} != set()
+                assert view.stamp == b""
+
+    asyncio.run(test())
+
+
+def test_a_pin_that_lasts_needs_no_turn_of_the_loop_and_is_renewed_in_time(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await view(service, "me")
+            first = (await service.now()).index
+            await view(service, "me")
+            assert (await service.now()).index == first
+            world.clock.advance(SMALL.pin_ns * 2 // 3)
+            await view(service, "me")
+            assert (await service.now()).index > first
+            await view(service, "you")
+            state = service.follower.state if service.follower else None
+            assert state is not None
+            assert {"me", "you"} <= state.pins.keys()
 
     asyncio.run(test())
 

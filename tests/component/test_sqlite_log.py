@@ -174,6 +174,54 @@ def test_a_commit_that_failed_stops_appends_until_the_head_was_read(directory: P
     asyncio.run(test(stores=False))
 
 
+class Blind:
+    """A connection that must not be asked."""
+
+    def execute(self, sql: str, *_: Any) -> object:
+        raise AssertionError(f"the file was asked: {sql}")
+
+
+def test_whoever_leads_knows_the_head_without_asking_the_file(directory: Path) -> None:
+    async def test() -> None:
+        log = SqliteLog.open(directory)
+        try:
+            term = await log.campaign(Candidate("a"))
+            head = await log.append([b"one"], term=term, head=await log.head())
+            db, log.db = log.db, Blind()  # type: ignore[assignment]
+            assert await log.head() == head
+            log.db = db
+            head = await log.append([b"two", b"three"], term=term, head=head)
+            assert (await log.head(), head.index) == (head, 3)
+            assert await log.append([], term=term, head=head) == await log.head() == head
+            await log.resign(term)
+            log.db = Blind()  # type: ignore[assignment]
+            with pytest.raises(AssertionError):
+                await log.head()
+            log.db = db
+        finally:
+            await log.close()
+
+    asyncio.run(test())
+
+
+def test_the_file_is_asked_for_the_head_when_the_lock_is_not_ours_any_more(directory: Path) -> None:
+    async def test() -> None:
+        log = SqliteLog.open(directory)
+        try:
+            term = await log.campaign(Candidate("a"))
+            head = await log.append([b"one"], term=term, head=await log.head())
+            (directory / LOCK).unlink()
+            other = SqliteLog.open(directory)
+            theirs = await other.campaign(Candidate("b"))
+            newer = await other.append([b"two"], term=theirs, head=head)
+            assert await log.head() == newer
+            await other.close()
+        finally:
+            await log.close()
+
+    asyncio.run(test())
+
+
 def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(directory: Path) -> None:
     script = """
 import asyncio, sys

@@ -102,16 +102,19 @@ class MetastoreService(Replica, LocalPort):
             await self._pin(request.reader)
         while True:
             state = (await self._current()).state
-            index, chunks = state.index, reads.chunks_for(state.blocks, request)
+            index, stamp = state.index, reads.stamp_of(state.blocks)
             letters = reads.undelivered_blocks(state, request.letters)
             hides = deletion.of_tenant(state, request.tenant)
+            if request.known == stamp and not hides:
+                return IndexView(index, (), letters, stamp=stamp)
+            chunks = reads.chunks_for(state.blocks, request)
             hidden = deletion.of_letters(state, letters, request.tenant)
             if len(chunks) <= CHUNKS_INLINE_MAX:
                 blocks = reads.select(chunks, request)
             else:
                 blocks = await asyncio.to_thread(reads.select, chunks, request)
             if not hides:
-                return IndexView(index, blocks, letters)
+                return IndexView(index, blocks, letters, stamp=stamp)
             # Which entry brought a segment is known as long as it is live: if one was merged while
             # we looked in a thread, we look again.
             if all(meta.kind is not Kind.SEGMENT or meta.id in state.blocks for meta in blocks):
@@ -307,7 +310,8 @@ class MetastoreService(Replica, LocalPort):
 
     async def pin(self, reader: str) -> int:
         leader_term = await self._leader()
-        await leader_term.ask(PinRequest(reader))
+        if not leader_term.is_pinned(reader):
+            await leader_term.ask(PinRequest(reader))
         return leader_term.leader.state.index
 
     async def vote(self, vote: Vote) -> None:

@@ -23,6 +23,7 @@ class IndexView(msgspec.Struct, frozen=True):
     blocks: tuple[BlockMeta, ...]
     letters: tuple[BlockId, ...] = ()  # of those asked about, the ones that the index has not seen
     masks: dict[BlockId, tuple[Mask, ...]] = {}  # what of a block or letter was deleted (S8)
+    stamp: bytes = b""  # equal: the same blocks are live, and nothing of the tenant was deleted
 
 
 class IndexReader(LogTime, Protocol):
@@ -43,6 +44,9 @@ class ViewRequest(MetastoreCall[IndexReader, IndexView], frozen=True):
     reader: str = ""  # pins the view for this reader until it asks again or its pin expires (S10)
     letters: tuple[BlockId, ...] = ()  # blocks of dead letters that were found before (S20)
     every_dataset: bool = False  # of each block, also of other services and tenants
+    # The stamp of an answer to the same question. If it is still right, it comes back without its
+    # blocks: whoever asked has them.
+    known: bytes = b""
 
     def answer(self, port: IndexReader) -> Awaitable[IndexView]:
         return port.view(self)

@@ -86,6 +86,8 @@ class SqliteLog:
         self._unsettled = False
         self._closed = False
         self._leads = Term(0)
+        self._appended: Head | None = None  # the last entry, while we lead and know of every one
+        self._lock_path = str(directory / LOCK)
         self._looking = threading.Lock()
         try:
             self.db = self._connect()
@@ -161,6 +163,12 @@ class SqliteLog:
         return await self._run(lambda: self._read(after, limit_bytes))
 
     async def head(self) -> Head:
+        """While we lead and our lock is in place nobody else appends, so the file is not asked: an
+        append that is under way is not acknowledged, and nobody has read it (S18).
+        """
+        appended = self._appended
+        if appended is not None and self._leads and self._lock_in_place():
+            return appended
         return await self._run(self._settled_head)
 
     async def first(self) -> int:
@@ -233,6 +241,7 @@ class SqliteLog:
             self._check_open(db)
             db.execute("UPDATE leader SET term = term + 1, name = ?", (_leader_text(candidate),))
             term = Term(db.execute("SELECT term FROM leader").fetchone()[0])
+        self._appended = None
         self._leads = term
         return term
 
@@ -310,14 +319,19 @@ class SqliteLog:
     def _append(self, bodies: Sequence[bytes], term: Term, head: Head) -> Head:
         if self._unsettled:
             raise OutcomeUnknown("an earlier append has an unknown outcome; ask for the head first")
-        with self._transaction() as db:
-            self._check_term(db, term)
-            now = self._head(db)
-            if now != head:
-                raise HeadMoved(f"the log's head is {now.index}, not {head.index} as presumed")
-            records = follow(head, bodies, term)
-            self._insert(db, records)
-        return Head(records[-1].index, records[-1].hash) if records else head
+        try:
+            with self._transaction() as db:
+                self._check_term(db, term)
+                now = self._head(db)
+                if now != head:
+                    raise HeadMoved(f"the log's head is {now.index}, not {head.index} as presumed")
+                records = follow(head, bodies, term)
+                self._insert(db, records)
+        except BaseException:  # raised again: the file has to be asked what is in it
+            self._appended = None
+            raise
+        self._appended = Head(records[-1].index, records[-1].hash) if records else head
+        return self._appended
 
     def _settled_head(self) -> Head:
         """After a failed commit, the file's content counts once it is certainly on the disk."""
@@ -438,7 +452,7 @@ class SqliteLog:
         if self._lock is None:
             return False
         try:
-            return os.path.samestat(os.fstat(self._lock), os.stat(self._directory / LOCK))
+            return os.path.samestat(os.fstat(self._lock), os.stat(self._lock_path))
         except OSError:
             return False
 

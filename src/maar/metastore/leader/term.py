@@ -235,6 +235,13 @@ class LeaderTerm:
             raise Overloaded("the metastore has too many requests waiting; ask again later")
         return await request.answer
 
+    def is_pinned(self, reader: str) -> bool:
+        """Whether a reader's pin lasts, as the loop would say without an entry; NotLeading unless
+        the term does.
+        """
+        self.confirm()
+        return not prepare.pins(self.leader.state, [reader], now=self.leader.now())
+
     async def command(self, prepare: Prepare, reply: Reply[T]) -> T:
         return await self.ask(Command(prepare, reply))
 

@@ -35,12 +35,18 @@ from maar.ports.operator import (
 )
 from maar.ports.replica import ReplicaStatus
 
+STAMP_BYTES = 16
 LISTED_MAX = 100  # plans of a kind that a status lists
 
 # Enum lookups by value are slow, and there may be tens of thousands of plans.
 _EXCLUDED = PlanState.EXCLUDED
 _SET_ASIDE = (PlanState.EXCLUDED, PlanState.PARKED)
 _ACTIVE = (PlanState.REQUESTED, PlanState.INFLIGHT)
+
+
+def stamp_of(index: Index) -> bytes:
+    """Says which blocks are live, every byte of what is known of them."""
+    return index.hash.to_bytes(STAMP_BYTES, "big")
 
 
 def chunks_for(index: Index, request: ViewRequest) -> list[Chunk]:
