@@ -16,7 +16,6 @@ from maar.model.labels import Labels
 from maar.model.time import TimeRange
 from maar.ports.query import (
     DrawFlameGraph,
-    FlameGraph,
     GetProfile,
     ListLabelNames,
     ListLabelValues,
@@ -43,6 +42,7 @@ from support.lake.asking import (
     store,
 )
 from support.lake.query_lake import COUNT, CPU, TENANT, Known, Lake, by_stack, known_profile, rows
+from support.oracles.graphs import graph_of
 from support.oracles.pprof_reader import canonical
 
 __all__ = ["ask", "lake", "store"]
@@ -170,7 +170,7 @@ def test_nothing_to_read_gives_empty_answers(ask: Asker) -> None:
     scope = Scope(TENANT, ALWAYS)
     engine = ask.engine
     graph = ask.run(engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=10)))
-    assert graph == FlameGraph(("total",), ((0, 0, 0, 0),), 0, 0)
+    assert graph == graph_of(["total"], [(0, 0, 0, 0)], 0, 0)
     assert ask.run(engine.call(RankFunctions(scope, profile_type=CPU, limit=5))).rows == ()
     assert ask.run(engine.call(ListProfileTypes(scope))) == ()
     assert ask.run(engine.call(ListLabelNames(scope))) == ()

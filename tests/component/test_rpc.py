@@ -29,6 +29,7 @@ from maar.ports.plan_board import PollReply, PollRequest, Renewal
 from maar.ports.query import DrawFlameGraph, FlameGraph, GetProfile, QueryEngine, Scope
 from maar.ports.role import GetMetrics, GetReadiness
 from support.network.cut import lines
+from support.oracles.graphs import graph_of
 
 pytestmark = pytest.mark.component
 
@@ -56,7 +57,7 @@ class OneAnswer:
 
     async def flamegraph(self, request: DrawFlameGraph) -> FlameGraph:
         most = request.max_nodes
-        return FlameGraph((request.profile_type, request.scope.tenant), ((0, most, 1, 0),), most, 1)
+        return graph_of((request.profile_type, request.scope.tenant), [(0, most, 1, 0)], most, 1)
 
 
 class Steady:
@@ -336,7 +337,7 @@ def test_queries_and_the_role_itself_answer_over_tcp() -> None:
         graph = await client.call(
             DrawFlameGraph(Scope(ANONYMOUS, WHEN), profile_type="cpu", max_nodes=9)
         )
-        assert graph == FlameGraph(("cpu", "anonymous"), ((0, 9, 1, 0),), 9, 1)
+        assert graph == graph_of(("cpu", "anonymous"), [(0, 9, 1, 0)], 9, 1)
         body = await client.call(GetProfile(ANONYMOUS, ProfileId(b"\x01" * 16), WHEN))
         assert body == b"anonymous " + b"01" * 16 + b" 10"
         assert await role.call(GetMetrics()) == "maar_up 1\n"

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from maar.api.protocol import wire
-from maar.api.query.querier import label_sets_reply, series_reply
+from maar.api.query.querier import (
+    graph_reply,
+    label_sets_reply,
+    names_reply,
+    series_reply,
+    types_reply,
+)
 from maar.ports.query import Point, SeriesPoints
 from support.http.front import Front
 from support.http.pushed import CPU, NOW_NS, gz, pprof
+from support.oracles.graphs import graph_of
 
 SERVICE = "/querier.v1.QuerierService/"
 NOW_MS = NOW_NS // 10**6
@@ -212,6 +220,27 @@ labels_of_any_text = st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)
     )
 )
 def test_json_that_is_made_without_a_message_says_the_same(found: list[SeriesPoints]) -> None:
-    """`repr` tells -0.0 from 0.0, and the order of fields."""
+    """The order of fields is the same, too."""
     for made in (series_reply(found), label_sets_reply([one.labels for one in found])):
+        assert msgspec.json.encode(made.json()) == msgspec.json.encode(wire.json_of(made.message()))
+
+
+some_text = st.text(max_size=3)
+
+
+@given(st.lists(some_text | st.just("a:b:c:d:e") | st.just("a:b:c:::"), max_size=3))
+def test_types_and_names_as_json_say_the_same_as_their_messages(found: list[str]) -> None:
+    for made in (types_reply(found), names_reply(wire.LabelNamesResponse, found)):
         assert repr(made.json()) == repr(wire.json_of(made.message()))
+
+
+@given(
+    st.lists(some_text | st.just("],["), min_size=1, max_size=3),
+    st.lists(st.lists(st.sampled_from([0, 7, -1, 2**63 - 1]), min_size=4, max_size=8), min_size=1),
+    st.sampled_from([0, 1, 2**63 - 1]),
+)
+def test_a_flame_graph_as_json_says_the_same_as_its_message(
+    names: list[str], levels: list[list[int]], total: int
+) -> None:
+    made = graph_reply(graph_of(names, levels, total, total // 2))
+    assert msgspec.json.encode(made.json()) == msgspec.json.encode(wire.json_of(made.message()))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from maar.ports.query import FlameGraph
 from maar.query.decide.flamegraph import Stacks, flamegraph
+from support.oracles.graphs import graph_of
 
 Sums = list[tuple[tuple[str, ...], int]]
 
@@ -61,7 +62,7 @@ def plainly(sums: Sums, max_nodes: int = 0) -> FlameGraph:
             end = left + total
         levels.append(tuple(quads))
     most = max(own for level in drawn for _, _, own, _ in level)
-    return FlameGraph(("total", *used), tuple(levels), root.total, most)
+    return graph_of(("total", *used), levels, root.total, most)
 
 
 def cut(node: Node, threshold: int) -> None:
@@ -111,7 +112,7 @@ def test_what_is_too_small_becomes_other() -> None:
 
 
 def test_no_stacks_give_a_root_alone() -> None:
-    assert flamegraph(arrays([]), max_nodes=10) == FlameGraph(("total",), ((0, 0, 0, 0),), 0, 0)
+    assert flamegraph(arrays([]), max_nodes=10) == graph_of(["total"], [(0, 0, 0, 0)], 0, 0)
 
 
 def test_a_graph_within_the_bound_is_not_cut() -> None:

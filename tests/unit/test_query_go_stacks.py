@@ -12,7 +12,8 @@ import pytest
 from maar.model.errors import TooLarge
 from maar.query.decide.budget import AnswerBudget
 from maar.query.decide.flamegraph import Stacks
-from maar.query.decide.go_stacks import fold, frames_max_of, tidy_stacks
+from maar.query.decide.frame_names import fold
+from maar.query.decide.go_stacks import frames_max_of, tidy_stacks
 
 HEAP = "memory:inuse_space:bytes:space:bytes"
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"

@@ -33,12 +33,28 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class FlameGraph(msgspec.Struct, frozen=True):
-    """Levels of [x offset delta, total, self, name index] quadruples; names[0] is 'total'."""
+    """Levels of [x offset delta, total, self, name index] quadruples; names[0] is 'total'.
+
+    Levels are most of it, and nearly always wanted as JSON: they are in the form that its protocol
+    has for them, [{"values":["0","15","4","0"]},…], from where they are made.
+    """
 
     names: tuple[str, ...]
-    levels: tuple[tuple[int, ...], ...]
+    levels_json: bytes
     total: int
     max_self: int
+
+    @property
+    def levels(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(level.values for level in _levels_of(self.levels_json))
+
+
+class _Level(msgspec.Struct, frozen=True):
+    values: tuple[int, ...]
+
+
+def _levels_of(text: bytes) -> list[_Level]:
+    return msgspec.json.decode(text, type=list[_Level], strict=False)  # numbers are text
 
 
 class TopRow(msgspec.Struct, frozen=True, array_like=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +62,11 @@ def top(reading: Reading, scope: Scope, *, profile_type: str, limit: int, tidy: 
     stack = np.repeat(np.arange(len(length)), length)
     once = _different(stack * width + stacks.frame)
     np.add.at(total, once % width, stacks.value[once // width])
-    rows = [TopRow(name, int(own[i]), int(total[i])) for i, name in enumerate(stacks.names)]
+    used = np.zeros(width, np.bool_)
+    used[stacks.frame] = True
+    rows = [
+        TopRow(stacks.names[i], int(own[i]), int(total[i])) for i in np.flatnonzero(used).tolist()
+    ]
     rows.sort(key=lambda row: (-row.self_value, -row.total_value, row.function))
     answer = Top(rows=tuple(rows[:limit]), total=int(stacks.value.sum()))
     if _beyond(answer):
@@ -115,15 +120,17 @@ def select_series(
     return _group(table, group_by, limit=limit, series_max=series_max)
 
 
-def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set[Labels]:
-    """The different sets of these labels (all when none is named) that samples in range have."""
+def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> tuple[Labels, ...]:
+    """The different sets of these labels (all when none is named) that samples in range have, in
+    order.
+    """
     if not reading.parts.count:
-        return set()
+        return ()
     if names and index_knows(scope, names):
-        return _from_index(reading, scope, names)
+        return tuple(sorted(_from_index(reading, scope, names)))
     choices = choose(reading, scope)
     if choices is not None:
-        return direct.label_sets(choices, names, reading.budget)
+        return direct.label_sets(choices, names, reading.blocks.cache, reading.budget)
     statement = Statement()
     columns = "DISTINCT block, series_id, service, profile_type"
     samples = _samples(reading, scope, statement, columns, "", CopyCounting.NONE)
@@ -138,14 +145,14 @@ def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set
         labels = dict(_pairs(row["labels"]))
         labels |= dataset_labels(row["service"], row["profile_type"])
         found.add(pick(labels, names))
-    return found - {()}
+    return tuple(sorted(found - {()}))
 
 
 def label_names(reading: Reading, scope: Scope) -> set[str]:
     """The names of the labels that samples in range have."""
     choices = choose(reading, scope) if reading.parts.count else []
     if choices is not None:
-        return direct.label_names(choices)
+        return direct.label_names(choices, reading.blocks.cache)
     return {name for labels in label_sets(reading, scope, names=()) for name, _ in labels}
 
 
@@ -155,7 +162,7 @@ def _stacks(
     if not reading.parts.count:
         nothing = np.zeros(0, dtype=np.int64)
         return Stacks(names=(), offset=np.zeros(1, dtype=np.int64), frame=nothing, value=nothing)
-    found = _read_stacks(reading, scope, profile_type)
+    found = _read_stacks(reading, scope, profile_type, folded=tidy)
     # A stack that is not drawn may not be added to one that was tidied to be equal to it. Only
     # DuckDB has each stack once, so that it can be left out.
     if found is None or (tidy and positive and (found.value < 0).any()):
@@ -182,7 +189,9 @@ def _query_stacks(reading: Reading, scope: Scope, profile_type: str, *, positive
     return _as_stacks(reading.run(text, statement), reading.budget)
 
 
-def _read_stacks(reading: Reading, scope: Scope, profile_type: str) -> Stacks | None:
+def _read_stacks(
+    reading: Reading, scope: Scope, profile_type: str, *, folded: bool
+) -> Stacks | None:
     """Without DuckDB, when it is not too much and the range is one of whole microseconds."""
     stacks = sum(meta.file("stacks").rows for meta in reading.parts.blocks)
     if not sql.is_aligned(scope.range) or stacks > STACKS_MAX:
@@ -192,7 +201,11 @@ def _read_stacks(reading: Reading, scope: Scope, profile_type: str) -> Stacks | 
         return None
     if stacks + sum(choice.source.raw_stacks for choice in choices) > STACKS_MAX:
         return None
-    return direct.stacks(without_copies(reading, choices), reading.budget)
+    return direct.stacks(
+        without_copies(reading, choices),
+        partial(reading.blocks.names, folded=folded),
+        reading.budget,
+    )
 
 
 def _as_stacks(table: pa.Table, budget: AnswerBudget) -> Stacks:
@@ -368,4 +381,9 @@ def _from_index(reading: Reading, scope: Scope, names: tuple[str, ...]) -> set[L
         if services <= {dataset.service}
         for profile_type in dataset.types
     }
-    return {pick(dataset_labels(*dataset), names) for dataset in datasets} - {()}
+    return {_labels_of(*dataset, names) for dataset in datasets} - {()}
+
+
+@lru_cache(maxsize=4096)
+def _labels_of(service: str, profile_type: str, names: tuple[str, ...]) -> Labels:
+    return pick(dataset_labels(service, profile_type), names)

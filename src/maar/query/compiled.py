@@ -5,7 +5,7 @@ from __future__ import annotations
 from maar.block.decode import to_tables
 from maar.pprof import wire
 from maar.pprof.compile_once import once
-from maar.query.decide import flamegraph, go_stacks, stack_sums
+from maar.query.decide import flamegraph, go_stacks, run_choice, stack_sums
 
 
 def warm() -> None:
@@ -18,3 +18,4 @@ def _call_all() -> None:
     flamegraph.warm()
     stack_sums.warm()
     go_stacks.warm()
+    run_choice.warm()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,48 +11,84 @@ from maar.model.errors import Corrupt, TooLarge
 from maar.model.labels import Labels
 from maar.query.decide.budget import FRAME_BYTES, OBJECT_FACTOR, ROWS, STACKS, AnswerBudget
 from maar.query.decide.flamegraph import Stacks
+from maar.query.decide.frame_names import FrameNames
 from maar.query.decide.label_columns import SeriesLabels, group_values
 from maar.query.decide.select import DATASET_LABELS, dataset_labels, pick
-from maar.query.decide.stack_sums import StackSums
+from maar.query.decide.stack_sums import StackFrames, StackSums
 from maar.query.decide.steps import Steps
 from maar.query.decide.totals import SAFE, Int, Int32
 from maar.query.read.choose import Choice, read_labels
+from maar.query.read.part_cache import PartCache, Weighed
 from maar.query.read.reading import translate_errors
 
 LABELS_BYTES = 400  # of a set of labels as Python objects
 POINT_BYTES = 16
+NamesOf = Callable[[Sequence[StackFrames]], FrameNames]  # the names of some parts
 
 
-def label_names(choices: Sequence[Choice]) -> set[str]:
+def label_names(choices: Sequence[Choice], cache: PartCache) -> set[str]:
     """The names of the labels that some runs have."""
-    found: set[str] = set()
-    for choice in choices:
-        totals, groups = choice.totals, choice.groups
-        labels = read_labels(choice.source)
-        found |= labels.names_of(labels.places(totals.group_series[groups]))
-        services = [totals.services[code] for code in _different(totals.group_service[groups])]
-        kinds = [totals.types[code] for code in _different(totals.group_type[groups])]
-        # Which of these labels a dataset has depends on its service alone, or on its type alone.
-        for own in [
-            *(dataset_labels(service, kinds[0]) for service in services),
-            *(dataset_labels(services[0], kind) for kind in kinds[1:]),
-        ]:
-            found.update(name for name, value in own.items() if value)
-    return found
+    return {name for (name,) in _unite_kept(choices, "names", _names, cache)}
 
 
 def label_sets(
-    choices: Sequence[Choice], names: tuple[str, ...], budget: AnswerBudget
-) -> set[Labels]:
-    """The different sets of some labels (all when none is named) that some runs have."""
-    found: set[Labels] = set()
-    for choice in choices:
+    choices: Sequence[Choice], names: tuple[str, ...], cache: PartCache, budget: AnswerBudget
+) -> tuple[Labels, ...]:
+    """The different sets of some labels (all when none is named) that some runs have, in order."""
+    before = budget.taken
+
+    def make(choice: Choice) -> set[Labels]:
         groups = choice.groups
         made = _sets_by_name(choice, groups, names) if names else _whole_sets(choice, groups)
-        before = len(found)
-        found.update(made)
-        budget.take((len(found) - before) * LABELS_BYTES, ROWS)
-    return found - {()}
+        budget.take(len(made) * LABELS_BYTES, ROWS)
+        return made
+
+    found: tuple[Labels, ...] = _unite_kept(choices, ("sets", names), make, cache)
+    budget.back_to(before)
+    budget.take(len(found) * LABELS_BYTES, ROWS)
+    return found
+
+
+def _unite_kept(
+    choices: Sequence[Choice],
+    what: Hashable,
+    make: Callable[[Choice], set[Any]],
+    cache: PartCache,
+) -> tuple[Any, ...]:
+    """What is made of each part, each once and in order. It is kept for the same groups of the same
+    blocks, which a range that moves with the clock most often has.
+    """
+    keys = tuple(choice.key for choice in choices if choice.key is not None)
+
+    def of_blocks() -> Weighed:
+        made = _unite(make(choice) for choice in choices if choice.key is not None)
+        return Weighed(made, LABELS_BYTES * (1 + len(made)) + sum(len(key[-1]) for key in keys))
+
+    found: tuple[Any, ...] = cache.get((what, keys), of_blocks).what if keys else ()
+    fresh = [make(choice) for choice in choices if choice.key is None]
+    return _unite([found, *fresh]) if fresh else found
+
+
+def _unite(parts: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    found: set[Any] = set()
+    for part in parts:
+        found.update(part)
+    return tuple(sorted(found - {()}))
+
+
+def _names(choice: Choice) -> set[tuple[str]]:
+    totals, groups = choice.totals, choice.groups
+    labels = read_labels(choice.source)
+    found = labels.names_of(labels.places(totals.group_series[groups]))
+    services = [totals.services[code] for code in _different(totals.group_service[groups])]
+    kinds = [totals.types[code] for code in _different(totals.group_type[groups])]
+    # Which of these labels a dataset has depends on its service alone, or on its type alone.
+    for own in [
+        *(dataset_labels(service, kinds[0]) for service in services),
+        *(dataset_labels(services[0], kind) for kind in kinds[1:]),
+    ]:
+        found.update(name for name, value in own.items() if value)
+    return {(name,) for name in found}
 
 
 def points(
@@ -92,23 +128,23 @@ def points(
         yield labels[place], at, each
 
 
-def stacks(choices: Sequence[Choice], budget: AnswerBudget) -> Stacks | None:
+def stacks(choices: Sequence[Choice], names_of: NamesOf, budget: AnswerBudget) -> Stacks | None:
     """The stacks of some runs with their values; None when 64 bits might not hold the sums, or when
     the stacks of all parts are too much: thousands of segments may have the same ones, and DuckDB
     adds those up before it hands them out.
     """
     before = budget.taken
     try:
-        return _of_all_parts(choices, budget)
+        return _of_all_parts(choices, names_of, budget)
     except TooLarge:
         budget.back_to(before)
         return None
 
 
-def _of_all_parts(choices: Sequence[Choice], budget: AnswerBudget) -> Stacks | None:
-    number: dict[str, int] = {}
-    offsets, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
-    frames = [np.zeros(0, np.int32)]
+def _of_all_parts(
+    choices: Sequence[Choice], names_of: NamesOf, budget: AnswerBudget
+) -> Stacks | None:
+    parts: list[StackSums] = []
     weight = 0.0
     for choice in choices:
         with translate_errors():
@@ -122,37 +158,18 @@ def _of_all_parts(choices: Sequence[Choice], budget: AnswerBudget) -> Stacks | N
             )
         if weight >= SAFE:
             return None
-        length, frame = _frames(sums, number, budget)
-        offsets.append(length)
-        frames.append(frame)
-        values.append(sums.value[sums.seen])
+        budget.take(sums.count_frames() * FRAME_BYTES, STACKS)
+        parts.append(sums)
+    names = names_of([sums.stacks for sums in parts])
+    gathered = [sums.gather(rank) for sums, rank in zip(parts, names.rank, strict=True)]
+    lengths = [np.zeros(1, np.int64), *(length for length, _, _ in gathered)]
     return Stacks(
-        names=list(number),
-        offset=np.cumsum(np.concatenate(offsets)),
-        frame=np.concatenate(frames),
-        value=np.concatenate(values),
+        names=names.texts,
+        offset=np.cumsum(np.concatenate(lengths)),
+        frame=np.concatenate([np.zeros(0, np.int32), *(frame for _, frame, _ in gathered)]),
+        value=np.concatenate([np.zeros(0, np.int64), *(value for _, _, value in gathered)]),
+        known=names,
     )
-
-
-def _frames(sums: StackSums, number: dict[str, int], budget: AnswerBudget) -> tuple[Int, Int32]:
-    """Lengths and frames of the stacks that were seen, as numbers that all parts share."""
-    stacks = sums.stacks
-    seen = np.flatnonzero(sums.seen)
-    first = stacks.offset[seen]
-    length = stacks.offset[seen + 1] - first
-    budget.take(int(length.sum()) * FRAME_BYTES, STACKS)
-    frame = stacks.frame
-    if seen.size < sums.seen.size:
-        before = np.cumsum(length) - length
-        place = np.repeat(first - before, length)
-        place += np.arange(place.size)
-        frame = frame[place]
-    used = np.zeros(len(stacks.names), np.bool_)
-    used[frame] = True
-    shared = np.zeros(len(stacks.names), np.int32)
-    for code in np.flatnonzero(used).tolist():
-        shared[code] = number.setdefault(stacks.names[code], len(number))
-    return length, shared[frame]
 
 
 def _profiles(choices: Sequence[Choice]) -> Int:

@@ -53,6 +53,7 @@ from maar.query.read.damaged import Tried, find_bad_copies, name_damage
 from maar.query.read.database import QueryDatabase
 from maar.query.read.find import find
 from maar.query.read.known_copies import KnownCopies
+from maar.query.read.known_views import KnownViews
 from maar.query.read.letters import Letters
 from maar.query.read.level0 import Level0
 from maar.query.read.part_cache import PartCache
@@ -66,6 +67,7 @@ log = logging.getLogger("maar.query")
 T = TypeVar("T")
 STOP_REPEAT_S = 0.05
 SAMPLES_SHARE = 4  # a part of the cache is for samples, and the rest for what they belong to
+VIEWS_SHARE = 32  # beside it, so much is for what the index has said
 AT_ONCE_MAX = 1_000  # datasets of a view that are looked at on the event loop
 # Runs of which the same is true, of about a millisecond: for labels, and for values over time.
 LABEL_RUNS_AT_ONCE = 20_000
@@ -107,6 +109,7 @@ class DuckEngine(LocalPort):
         self._metrics.part_cache.set_function(lambda: self.parts.bytes + samples.bytes)
         self.blocks = BlockReader(self._stores, self.parts, samples)
         self._copies = KnownCopies()
+        self._views = KnownViews(kept // VIEWS_SHARE)
         # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
         # A slot is a permission to run and the name of a pin: one that another query takes
@@ -148,7 +151,7 @@ class DuckEngine(LocalPort):
 
     async def series(self, request: ListSeries) -> tuple[Labels, ...]:
         with self._metrics.measure("series"):
-            return tuple(sorted(await self._label_sets(request.scope, request.label_names)))
+            return await self._label_sets(request.scope, request.label_names)
 
     async def flamegraph(self, request: DrawFlameGraph) -> FlameGraph:
         scope = request.scope
@@ -237,7 +240,7 @@ class DuckEngine(LocalPort):
             self.letters.close()
         self._database.close()
 
-    async def _label_sets(self, scope: Scope, names: tuple[str, ...]) -> set[Labels]:
+    async def _label_sets(self, scope: Scope, names: tuple[str, ...]) -> tuple[Labels, ...]:
         known = bool(names) and answers.index_knows(scope, names)
         sets = await self.ask(
             scope,
@@ -347,7 +350,7 @@ class DuckEngine(LocalPort):
             tenant=scope.tenant, range=scope.range, service=service, reader=reader
         )
         if self.letters is None:
-            return await self._metastore.call(request)
+            return await self._views.ask(self._metastore.call, request)
         incarnation = (await self._metastore.call(GetNow())).incarnation
         found = await self.letters.waiting(incarnation)
         wanted = {

@@ -23,6 +23,7 @@ from maar.ports.query import (
     TopRow,
 )
 from support.http.pushed import MemoryWriter
+from support.oracles.graphs import graph_of
 
 
 class PlainEngine(LocalPort):
@@ -65,7 +66,7 @@ class PlainEngine(LocalPort):
 
     async def flamegraph(self, request: DrawFlameGraph) -> FlameGraph:
         count = len(self._matching(request.scope))
-        return FlameGraph(
+        return graph_of(
             names=("total", f"of {request.max_nodes} nodes"),
             levels=((0, count, 0, 0), (0, count, count, 1)),
             total=count,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from maar.api.errors import Unimplemented
 from maar.api.protocol import wire
@@ -17,6 +20,7 @@ from maar.model.time import SECOND_NS, TimeRange
 from maar.ports.calls import Caller
 from maar.ports.query import (
     DrawFlameGraph,
+    FlameGraph,
     ListLabelNames,
     ListLabelValues,
     ListProfileTypes,
@@ -40,6 +44,8 @@ SERIES_LIMIT_MAX = 10_000
 FLAMEGRAPH_FORMATS = (0, 1)
 NO_EXEMPLARS = (0, 1)  # unspecified, none
 AGGREGATIONS = {0: "sum", 1: "avg"}
+_TYPE_FIELDS = ("ID", "name", "sample_type", "sample_unit", "period_type", "period_unit")
+_TYPE_NAMES = ("ID", "name", "sampleType", "sampleUnit", "periodType", "periodUnit")  # in JSON
 
 
 class Querier:
@@ -51,24 +57,13 @@ class Querier:
 
     async def profile_types(self, tenant: TenantId, request: Any) -> Reply:
         scope = Scope(tenant, self._range(request))
-        reply = wire.ProfileTypesResponse()
-        for text in sorted(await self._engine.call(ListProfileTypes(scope))):
-            name, sample_type, sample_unit, period_type, period_unit = profile_type_parts(text)
-            reply.profile_types.add(
-                ID=text,
-                name=name,
-                sample_type=sample_type,
-                sample_unit=sample_unit,
-                period_type=period_type,
-                period_unit=period_unit,
-            )
-        return reply, None
+        return types_reply(sorted(await self._engine.call(ListProfileTypes(scope)))), None
 
     async def label_names(self, tenant: TenantId, request: Any) -> Reply:
         names: set[str] = set()
         for scope in self._scopes(tenant, request):
             names.update(await self._engine.call(ListLabelNames(scope)))
-        return wire.LabelNamesResponse(names=sorted(names)), None
+        return names_reply(wire.LabelNamesResponse, sorted(names)), None
 
     async def label_values(self, tenant: TenantId, request: Any) -> Reply:
         if not request.name:
@@ -77,14 +72,13 @@ class Querier:
         name = sanitize_name(request.name)
         for scope in self._scopes(tenant, request):
             values.update(await self._engine.call(ListLabelValues(scope, name)))
-        return wire.LabelValuesResponse(names=sorted(values)), None
+        return names_reply(wire.LabelValuesResponse, sorted(values)), None
 
     async def series(self, tenant: TenantId, request: Any) -> Reply:
-        found: set[Labels] = set()
         label_names = _names(request.label_names)
-        for scope in self._scopes(tenant, request):
-            found.update(await self._engine.call(ListSeries(scope, label_names)))
-        return label_sets_reply(sorted(found)), None
+        scopes = self._scopes(tenant, request)
+        found = [await self._engine.call(ListSeries(scope, label_names)) for scope in scopes]
+        return label_sets_reply(found[0] if len(found) == 1 else sorted(set().union(*found))), None
 
     async def select_merge_stacktraces(self, tenant: TenantId, request: Any) -> Reply:
         if request.format not in FLAMEGRAPH_FORMATS:
@@ -103,13 +97,7 @@ class Querier:
                 max_nodes=_max_nodes(request),
             )
         )
-        reply = wire.SelectMergeStacktracesResponse()
-        reply.flamegraph.names.extend(graph.names)
-        for level in graph.levels:
-            reply.flamegraph.levels.add().values.extend(level)
-        reply.flamegraph.total = graph.total
-        reply.flamegraph.max_self = graph.max_self
-        return reply, None
+        return graph_reply(graph), None
 
     async def select_series(self, tenant: TenantId, request: Any) -> Reply:
         _refuse_selectors(request, ("stack_trace_selector",))
@@ -210,6 +198,62 @@ def _aggregation(number: int) -> str:
     return AGGREGATIONS[number]
 
 
+def types_reply(found: Sequence[str]) -> wire.Prepared:
+    """A ProfileTypesResponse."""
+
+    def message() -> Any:
+        reply = wire.ProfileTypesResponse()
+        for text in found:
+            reply.profile_types.add(**dict(zip(_TYPE_FIELDS, _type_row(text), strict=True)))
+        return reply
+
+    def plain() -> dict[str, Any]:
+        rows = list(map(_plain_type, found))
+        return {"profileTypes": rows} if rows else {}
+
+    return wire.Prepared(message, plain, parts=len(_TYPE_NAMES) * len(found))
+
+
+@lru_cache(maxsize=1024)  # most answers have the same ones
+def _plain_type(text: str) -> dict[str, str]:
+    row = zip(_TYPE_NAMES, _type_row(text), strict=True)
+    return {name: value for name, value in row if value}
+
+
+def _type_row(text: str) -> tuple[str, ...]:
+    return text, *profile_type_parts(text)
+
+
+def names_reply(kind: Any, names: list[str]) -> wire.Prepared:
+    """A LabelNamesResponse or LabelValuesResponse."""
+    plain = {"names": names} if names else {}
+    return wire.Prepared(lambda: kind(names=names), lambda: plain, parts=len(names))
+
+
+def graph_reply(graph: FlameGraph) -> wire.Prepared:
+    """A SelectMergeStacktracesResponse."""
+
+    def message() -> Any:
+        reply = wire.SelectMergeStacktracesResponse()
+        reply.flamegraph.names.extend(graph.names)
+        for level in graph.levels:
+            reply.flamegraph.levels.add().values.extend(level)
+        reply.flamegraph.total = graph.total
+        reply.flamegraph.max_self = graph.max_self
+        return reply
+
+    def plain() -> dict[str, Any]:
+        levels = msgspec.Raw(graph.levels_json)
+        drawn: dict[str, Any] = {"names": graph.names, "levels": levels}
+        if graph.total:
+            drawn["total"] = str(graph.total)
+        if graph.max_self:
+            drawn["maxSelf"] = str(graph.max_self)
+        return {"flamegraph": drawn}
+
+    return wire.Prepared(message, plain, parts=len(graph.names))
+
+
 def label_sets_reply(found: Sequence[Labels]) -> wire.Prepared:
     """A SeriesResponse."""
 
@@ -220,7 +264,9 @@ def label_sets_reply(found: Sequence[Labels]) -> wire.Prepared:
         return reply
 
     def plain() -> dict[str, Any]:
-        sets = [{"labels": _plain_labels(labels)} if labels else {} for labels in found]
+        pairs = set().union(*found)  # most are in many sets
+        texts = {pair: msgspec.json.encode(_plain_label(*pair)) for pair in pairs}
+        sets = [_plain_set([texts[pair] for pair in labels]) for labels in found]
         return {"labelsSet": sets} if sets else {}
 
     return wire.Prepared(message, plain, parts=sum(map(len, found)))
@@ -255,6 +301,10 @@ def _plain_labels(labels: Labels) -> list[dict[str, str]]:
         {"name": name, "value": value} if name and value else _plain_label(name, value)
         for name, value in labels
     ]
+
+
+def _plain_set(labels: list[bytes]) -> msgspec.Raw:
+    return msgspec.Raw(b'{"labels":[' + b",".join(labels) + b"]}" if labels else b"{}")
 
 
 def _plain_label(name: str, value: str) -> dict[str, str]:

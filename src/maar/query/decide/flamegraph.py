@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +11,13 @@ import numpy.typing as npt
 from maar.ports.query import FlameGraph
 from maar.query.decide import tree
 from maar.query.decide.exact import Values
+from maar.query.decide.frame_names import FrameNames
 
 Int = npt.NDArray[np.int64]
 
 ROOT = "total"
 OTHER = "other"  # where children go that are too small to be drawn
+_OPENING, _CLOSING = (np.array(bytearray(text)) for text in (b'{"values":[', b"]}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Stacks:
     offset: Int
     frame: Int | npt.NDArray[np.int32]
     value: Values
+    known: FrameNames | None = None  # the same names, when they are sorted and tidied already
 
 
 def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
@@ -35,8 +37,12 @@ def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
     A stack whose values, all equal stacks together, are not greater than 0 is not drawn. Absolute
     values of all of them together fit int64.
     """
-    names, rank = _by_name(stacks.names)
-    frame = rank[stacks.frame] if len(rank) else np.zeros(0, np.int32)
+    names: Sequence[str]
+    if stacks.known is not None:
+        names, frame = stacks.names, stacks.frame
+    else:
+        names, rank = _by_name(stacks.names)
+        frame = rank[stacks.frame] if len(rank) else np.zeros(0, np.int32)
     parent, name, own = tree.grow(_own(stacks.offset), frame, _own(stacks.value))
     total = tree.weigh(parent, own)
     threshold, other = 0, -1
@@ -68,18 +74,19 @@ def _by_name(names: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int32]]:
     return ordered, np.array([place[name] for name in names], dtype=np.int32)
 
 
-def _number_names(rows: Int, levels: Int, names: list[str]) -> FlameGraph:
+def _number_names(rows: Int, levels: Int, names: Sequence[str]) -> FlameGraph:
     """Of all names, those that are drawn, by number and in order; 0 is the root's."""
     drawn = np.zeros(len(names), np.bool_)
     drawn[rows[1:, 3]] = True
-    used = sorted(np.flatnonzero(drawn).tolist(), key=names.__getitem__)  # 'other' may come last
+    used = np.flatnonzero(drawn).tolist()
+    if used and names[used[-1]] == OTHER:  # it may have come last
+        used.sort(key=names.__getitem__)
     number = np.zeros(len(names), np.int64)
     number[used] = np.arange(len(used)) + 1
     rows[1:, 3] = number[rows[1:, 3]]
-    flat = rows.ravel().tolist()
     return FlameGraph(
-        names=(ROOT, *(names[index] for index in used)),
-        levels=tuple(tuple(flat[4 * first : 4 * end]) for first, end in pairwise(levels.tolist())),
+        names=(ROOT, *map(names.__getitem__, used)),
+        levels_json=tree.write(rows, levels, _OPENING, _CLOSING).tobytes(),
         total=int(rows[0, 1]),
         max_self=int(rows[:, 2].max()),
     )

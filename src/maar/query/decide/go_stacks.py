@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 from numba import njit
 
 from maar.query.decide.budget import FRAME_BYTES, STACKS, AnswerBudget
 from maar.query.decide.flamegraph import Stacks
+from maar.query.decide.frame_names import SHAPE, fold, names_of_go
 from maar.query.decide.totals import Flags, Int, Int32
 
-SHAPE = "[go.shape."
 HEAP_TYPES = ("alloc_objects", "alloc_space", "inuse_objects", "inuse_space")
 HEAP_FRAMES_MAX = 32
 CPU_FRAMES_MAX = 64
@@ -32,8 +30,6 @@ COMMON = 16  # frames that two stacks must share
 SHIFT_MAX = 8
 ROOTS = COMMON + SHIFT_MAX
 CHAIN_MAX = 16  # stacks of which each tells the roots of the next
-# Methods of pointers, closures and the runtime: no other language has names of these forms.
-GO_NAME = r"\.\(\*|\.func[0-9]|^runtime\."
 
 
 def tidy_stacks(stacks: Stacks, *, profile_type: str, drawn: bool, budget: AnswerBudget) -> Stacks:
@@ -45,26 +41,12 @@ def tidy_stacks(stacks: Stacks, *, profile_type: str, drawn: bool, budget: Answe
 
 
 def without_type_parameters(stacks: Stacks) -> Stacks:
-    if not any(SHAPE in name for name in stacks.names):
+    if stacks.known is not None or not any(SHAPE in name for name in stacks.names):
         return stacks
     number: dict[str, int] = {}
     codes = [number.setdefault(fold(name), len(number)) for name in stacks.names]
     frame = np.array(codes, np.int32)[stacks.frame]
     return replace(stacks, names=list(number), frame=frame)
-
-
-def fold(name: str) -> str:
-    """`slices.Sort` for `slices.Sort[go.shape.[]int,go.shape.int]`; a name cut short stays."""
-    while (first := name.find(SHAPE)) >= 0:
-        depth = 0
-        for place in range(first, len(name)):
-            depth += (name[place] == "[") - (name[place] == "]")
-            if depth == 0:
-                name = name[:first] + name[place + 1 :]
-                break
-        else:
-            return name
-    return name
 
 
 def frames_max_of(profile_type: str) -> int:
@@ -94,7 +76,9 @@ def with_roots(stacks: Stacks, *, frames_max: int, drawn: bool, budget: AnswerBu
     if not chosen.size:
         return stacks
     codes = stacks.frame[stacks.offset[chosen][:, None] + np.arange(ROOTS)]
-    used = np.array(sorted(np.unique(codes).tolist(), key=stacks.names.__getitem__), np.int32)
+    used = np.unique(codes).astype(np.int32)
+    if stacks.known is None:
+        used = np.array(sorted(used.tolist(), key=stacks.names.__getitem__), np.int32)
     rank = np.zeros(len(stacks.names), np.int32)
     rank[used] = np.arange(used.size)
     of_stack, first, roots = _lost_roots(rank[codes])
@@ -116,8 +100,7 @@ def warm() -> None:
 
 def _of_go(stacks: Stacks) -> Flags:
     """Whether a stack has some name that only Go gives."""
-    flags = pc.match_substring_regex(pa.array(stacks.names, pa.string()), GO_NAME)
-    known = np.asarray(flags.to_numpy(zero_copy_only=False), np.bool_)
+    known = names_of_go(stacks.names) if stacks.known is None else stacks.known.of_go
     before = np.concatenate(([0], np.cumsum(known[stacks.frame])))
     of_go: Flags = before[stacks.offset[1:]] > before[stacks.offset[:-1]]
     return of_go

@@ -55,35 +55,35 @@ def parts_of(
 ) -> Parts:
     """The parts that may hold profiles of a tenant (and a service) in a time range."""
     ordered = sorted(blocks, key=lambda meta: (-meta.level, meta.id))
-    touched = [
-        (meta, datasets)
-        for meta in ordered
-        if (
-            datasets := [
-                dataset
-                for dataset in datasets_of(meta, tenant=tenant, time=time, service=service)
-                if not _is_hidden(dataset, time, masks.get(meta.id, ()))
-            ]
-        )
-    ]
+    whole: list[BlockMeta] = []
+    raw: list[tuple[BlockMeta, tuple[Dataset, ...]]] = []
+    quarantined: list[BlockMeta] = []
+    found: list[Dataset] = []
+    samples = 0
+    for meta in ordered:
+        datasets = datasets_of(meta, tenant=tenant, time=time, service=service)
+        if hiding := masks.get(meta.id):
+            datasets = [each for each in datasets if not _is_hidden(each, time, hiding)]
+        if not datasets:
+            continue
+        if meta.kind is Kind.QUARANTINE:
+            quarantined.append(meta)
+            continue
+        if meta.kind is Kind.BLOCK:
+            whole.append(meta)
+        else:
+            raw.append((meta, tuple(datasets)))
+        found += datasets
+        profiles = sum([dataset.profiles for dataset in datasets])
+        samples += meta.samples * profiles // max(meta.profiles, 1)
+    touched = [*whole, *(meta for meta, _ in raw), *quarantined]
     return Parts(
-        blocks=tuple(meta for meta, _ in touched if meta.kind is Kind.BLOCK),
-        raw=tuple(
-            (meta, tuple(datasets)) for meta, datasets in touched if meta.kind is Kind.SEGMENT
-        ),
-        quarantined=tuple(meta for meta, _ in touched if meta.kind is Kind.QUARANTINE),
-        datasets=tuple(
-            dataset
-            for meta, datasets in touched
-            if meta.kind is not Kind.QUARANTINE
-            for dataset in datasets
-        ),
-        samples=sum(
-            meta.samples * sum(dataset.profiles for dataset in datasets) // max(meta.profiles, 1)
-            for meta, datasets in touched
-            if meta.kind is not Kind.QUARANTINE
-        ),
-        masks={meta.id: masks[meta.id] for meta, _ in touched if meta.id in masks},
+        blocks=tuple(whole),
+        raw=tuple(raw),
+        quarantined=tuple(quarantined),
+        datasets=tuple(found),
+        samples=samples,
+        masks={meta.id: masks[meta.id] for meta in touched if meta.id in masks},
     )
 
 
@@ -102,12 +102,14 @@ def _is_hidden(dataset: Dataset, time: TimeRange, masks: Iterable[Mask]) -> bool
 def datasets_of(
     meta: BlockMeta, *, tenant: TenantId, time: TimeRange, service: str = ""
 ) -> list[Dataset]:
+    start_ns, end_ns = time.start_ns, time.end_ns
     return [
         dataset
         for dataset in meta.datasets
         if dataset.tenant == tenant
-        and service in ("", dataset.service)
-        and time.overlaps(dataset.min_time_ns, dataset.max_time_ns)
+        and (not service or service == dataset.service)
+        and dataset.min_time_ns < end_ns  # as TimeRange.overlaps: there may be many thousands
+        and dataset.max_time_ns >= start_ns
     ]
 
 

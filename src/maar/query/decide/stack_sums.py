@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ class StackFrames:
     names: tuple[str, ...]  # sorted: then those of all parts are nearly in order
     slots: Int32  # a hash table of places in `ids`, -1 where it is free
     size: int  # bytes in memory
+    key: Hashable = None  # what it was read from, if that never changes
 
 
 class StackSums:
@@ -51,8 +52,19 @@ class StackSums:
         self.complete = self.complete and weight >= 0
         self.weight += weight
 
+    def count_frames(self) -> int:
+        """Of all stacks that were seen."""
+        return int(_frames_seen(self.seen, self.stacks.offset))
 
-def frames_of(pieces: Iterable[pa.Table]) -> StackFrames:
+    def gather(self, rank: Int32) -> tuple[Int, Int32, Int]:
+        """Lengths, frames and values of the stacks that were seen; `rank` says which number each
+        name has now.
+        """
+        stacks, frames = self.stacks, self.count_frames()
+        return _gather(self.seen, self.value, stacks.offset, stacks.frame, rank, frames)  # type: ignore[no-any-return]
+
+
+def frames_of(pieces: Iterable[pa.Table], *, key: Hashable = None) -> StackFrames:
     """From the columns stack_id and functions; a stack that is there twice counts once."""
     number: dict[str, int] = {}
     ids, lengths, frames = [np.zeros(0, np.int64)], [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
@@ -77,6 +89,7 @@ def frames_of(pieces: Iterable[pa.Table]) -> StackFrames:
         names=names,
         slots=slots,
         size=16 * known.size + 4 * (frame.size + slots.size) + 2 * text + 80 * len(number) + 1024,
+        key=key,
     )
 
 
@@ -95,6 +108,7 @@ def warm() -> None:
     place = np.zeros(1, np.int64)
     sums.add(one.to_numpy(), one.to_numpy(), place, place + 1)
     sums.add(np.ones(1, np.int64), np.ones(1, np.int64), place, place + 1)
+    sums.gather(np.zeros(1, np.int32))
 
 
 @njit(cache=True, nogil=True)
@@ -132,3 +146,32 @@ def _add(
             seen[place] = True
             weight += abs(float(values[row]))
     return weight
+
+
+@njit(cache=True, nogil=True)
+def _frames_seen(seen: Any, offset: Any) -> Any:
+    frames = 0
+    for stack in range(seen.size):
+        if seen[stack]:
+            frames += offset[stack + 1] - offset[stack]
+    return frames
+
+
+@njit(cache=True, nogil=True)
+def _gather(seen: Any, value: Any, offset: Any, frame: Any, rank: Any, frames: int) -> Any:
+    count = 0
+    for stack in range(seen.size):
+        count += seen[stack]
+    lengths = np.zeros(count, np.int64)
+    values = np.zeros(count, np.int64)
+    ranked = np.zeros(frames, np.int32)
+    at, number = 0, 0
+    for stack in range(seen.size):
+        if seen[stack]:
+            lengths[number] = offset[stack + 1] - offset[stack]
+            values[number] = value[stack]
+            number += 1
+            for place in range(offset[stack], offset[stack + 1]):
+                ranked[at] = rank[frame[place]]
+                at += 1
+    return lengths, ranked, values

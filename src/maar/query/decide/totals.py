@@ -28,6 +28,7 @@ SAFE = float(1 << 62)  # sums of absolute values below it fit int64, however the
 class Totals:
     """The runs of a part. Runs of one group, which is a service, type and series, are together."""
 
+    service: str  # whose they are; '': those of all
     services: tuple[str, ...]
     types: tuple[str, ...]
     group_service: Int32  # of each group: place in `services`
@@ -130,6 +131,7 @@ def totals_of(pieces: Sequence[Runs], *, service: str = "") -> Totals:
     heads = np.flatnonzero(change)
     ids, profile = _different(words)
     return Totals(
+        service=service,
         services=tuple(services),
         types=tuple(types),
         group_service=service_code[heads],
@@ -158,25 +160,6 @@ def hidden_runs(totals: Totals, masks: Iterable[tuple[str, int, int]]) -> Flags:
             here &= of_service[totals.group_service][totals.group]
         found |= here
     return found
-
-
-def chosen_runs(
-    totals: Totals,
-    groups: Flags,
-    *,
-    start_us: int,
-    end_us: int,
-    masks: Sequence[tuple[str, int, int]] = (),
-) -> Int:
-    """The runs of some groups, in a range of time, that were not deleted."""
-    wanted = groups[totals.group]
-    if start_us > totals.first_time:
-        wanted &= totals.time >= start_us
-    if end_us <= totals.last_time:
-        wanted &= totals.time < end_us
-    if masks:
-        wanted &= ~hidden_runs(totals, masks)
-    return np.flatnonzero(wanted)
 
 
 def share_words(ids: Sequence[Words]) -> bool:

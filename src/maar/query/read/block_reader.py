@@ -5,7 +5,7 @@ DuckDB needs milliseconds to open files and to plan; for few rows that is most o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from maar.block.format.tables import LAYOUTS
 from maar.model.block import BlockMeta, File
 from maar.model.errors import Corrupt, NotFound
 from maar.ports.stores import Stores
+from maar.query.decide.frame_names import FrameNames, join_names
 from maar.query.decide.label_columns import SeriesLabels, labels_of_series
 from maar.query.decide.stack_sums import StackFrames, StackSums, frames_of
 from maar.query.decide.totals import COLUMNS, Int, Totals, runs_of, totals_of
@@ -98,6 +99,16 @@ class BlockReader:
         """Of all its series."""
         return self.cache.get(("labels", meta.id), lambda: self._read_labels(meta))
 
+    def names(self, parts: Sequence[StackFrames], *, folded: bool) -> FrameNames:
+        """The names of some parts; kept, unless one of them is of level 0, which is soon gone."""
+        keys = tuple(part.key for part in parts)
+        if None in keys:
+            return join_names([part.names for part in parts], folded=folded)
+        return self.cache.get(
+            ("names", folded, keys),
+            lambda: join_names([part.names for part in parts], folded=folded),
+        )
+
     def sums(
         self, meta: BlockMeta, service: str, totals: Totals, runs: Int, check: Callable[[], None]
     ) -> StackSums:
@@ -176,11 +187,12 @@ class BlockReader:
     def _decode_stacks(self, meta: BlockMeta, service: str, *, coded: bool) -> StackFrames:
         with self._open(meta, "stacks", coded=coded) as (parquet, footer):
             columns = ["stack_id", "functions"]
-            return frames_of(
+            groups = (
                 parquet.read_row_group(group, columns=columns, use_threads=False)
                 for group in range(footer.begins.size)
                 if service == EVERY or _may_hold(parquet, group, service)
             )
+            return frames_of(groups, key=(meta.id, service))
 
     def _footer(self, meta: BlockMeta, table: str) -> Footer:
         """A file is opened for it only when it is not known yet."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from maar.ports.query import Scope
+from maar.ports.query import Matcher, Scope
 from maar.query.decide.label_columns import SeriesLabels, matching_groups
+from maar.query.decide.run_choice import choose_runs
 from maar.query.decide.select import DATASET_LABELS, service_of
-from maar.query.decide.totals import Flags, Int, Totals, chosen_runs, first_copies
+from maar.query.decide.totals import Flags, Int, Totals, first_copies
+from maar.query.read.part_cache import Weighed
 from maar.query.read.reading import Reading, translate_errors
 from maar.query.read.sources import Source
 from maar.query.read.sql import Statement, micros
@@ -23,6 +26,7 @@ class Choice:
     source: Source
     totals: Totals
     runs: Int
+    of_groups: Flags  # whether a service, type and series has some of them
 
     @property
     def rows(self) -> int:
@@ -31,9 +35,14 @@ class Choice:
     @property
     def groups(self) -> Int:
         """The services, types and series of the runs, each once."""
-        there = np.zeros(self.totals.group_series.size, np.bool_)
-        there[self.totals.group[self.runs]] = True
-        return np.flatnonzero(there)
+        return np.flatnonzero(self.of_groups)
+
+    @property
+    def key(self) -> tuple[Hashable, str, bytes] | None:
+        """What says which groups these are, for ever; None: of level 0, which is soon gone."""
+        if self.source.key is None:
+            return None
+        return self.source.key, self.totals.service, self.of_groups.tobytes()
 
 
 def choose(reading: Reading, scope: Scope, profile_type: str = "") -> list[Choice] | None:
@@ -44,25 +53,44 @@ def choose(reading: Reading, scope: Scope, profile_type: str = "") -> list[Choic
     if sources is None:
         return None
     start_us, end_us = micros(scope.range)
-    asks_labels = any(matcher.name not in DATASET_LABELS for matcher in scope.matchers)
     found = []
     for source in sources:
         reading.check()
         totals = source.totals
-        labels = read_labels(source) if asks_labels else None
-        groups = matching_groups(
+        runs, of_groups = choose_runs(
             totals,
-            labels,
-            scope.matchers,
-            profile_type,
-            lambda pattern, texts: _regex(reading, pattern, texts),
+            _groups(reading, source, scope.matchers, profile_type),
+            start_us=start_us,
+            end_us=end_us,
+            masks=source.hidden,
         )
-        if not groups.any():
-            continue
-        runs = chosen_runs(totals, groups, start_us=start_us, end_us=end_us, masks=source.hidden)
         if runs.size:
-            found.append(Choice(source, totals, runs))
+            found.append(Choice(source, totals, runs, of_groups))
     return found
+
+
+def _groups(
+    reading: Reading, source: Source, matchers: tuple[Matcher, ...], profile_type: str
+) -> Flags:
+    """Which groups of a part match. Conditions on its labels are looked at once for a block."""
+    totals = source.totals
+
+    def look(labels: SeriesLabels | None) -> Flags:
+        regex = partial(_regex, reading)
+        return matching_groups(totals, labels, matchers, profile_type, regex)
+
+    if all(matcher.name in DATASET_LABELS for matcher in matchers):
+        return look(None)
+    if source.key is None:
+        return look(read_labels(source))
+
+    def look_once() -> Weighed:
+        groups = look(read_labels(source))
+        return Weighed(groups, groups.nbytes + 500 * (1 + len(matchers)))
+
+    key = ("groups", source.key, totals.service, profile_type, matchers)
+    flags: Flags = reading.blocks.cache.get(key, look_once).what
+    return flags
 
 
 def without_copies(reading: Reading, choices: list[Choice]) -> list[Choice]:
@@ -79,7 +107,9 @@ def without_copies(reading: Reading, choices: list[Choice]) -> list[Choice]:
         wanted[mine[counts]] = True
         runs = choice.runs[wanted[choice.totals.profile[choice.runs]]]
         if runs.size:
-            kept.append(Choice(choice.source, choice.totals, runs))
+            of_groups: Flags = np.zeros_like(choice.of_groups)
+            of_groups[choice.totals.group[runs]] = True
+            kept.append(Choice(choice.source, choice.totals, runs, of_groups))
     return kept
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 
 class Sized(Protocol):
@@ -14,6 +14,13 @@ class Sized(Protocol):
 
 
 T = TypeVar("T", bound=Sized)
+
+
+class Weighed(NamedTuple):
+    """Something whose size somebody else knows."""
+
+    what: Any
+    size: int
 
 
 class PartCache:
