@@ -9,6 +9,7 @@ else could turn on us.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import msgspec
@@ -105,6 +106,11 @@ def _bare(name: str) -> str:
 
 def _address(name: str) -> IPv4Address | IPv6Address | None:
     """None when it is no address."""
+    return _parse_address(name) if len(name) <= _NAME_LENGTH_MAX else None
+
+
+@lru_cache(maxsize=256)  # nearly all requests have the same one
+def _parse_address(name: str) -> IPv4Address | IPv6Address | None:
     try:
         return ip_address(name)
     except ValueError:

@@ -108,8 +108,8 @@ class Partly:
 
 def _allows(scope: HttpScope) -> bool:
     given = header(scope, ASKED)
-    if not given:
-        query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
+    if not given and (asked := scope.get("query_string", b"")):
+        query = parse_qs(asked.decode(errors="replace"))
         given = query.get(PARAMETER, [""])[-1]
     return given.strip().lower() in YES
 

@@ -42,6 +42,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                proxy_headers=False,  # nobody asks who the client is, or how it came
                 timeout_graceful_shutdown=max(1, int(drain_s)),
                 timeout_keep_alive=KEEP_ALIVE_S,
             )
