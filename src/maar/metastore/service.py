@@ -83,11 +83,12 @@ class MetastoreService(Replica, LocalPort):
         follower = self._follower
         assert follower is not None
         head = await self._log.head()
-        try:
-            async with asyncio.timeout(self._timing.catch_up_s):
-                await follower.wait_for_index(head.index)
-        except TimeoutError:
-            raise Unavailable("the metastore is behind its log; ask again") from None
+        if follower.replica.head.index < head.index:
+            try:
+                async with asyncio.timeout(self._timing.catch_up_s):
+                    await follower.wait_for_index(head.index)
+            except TimeoutError:
+                raise Unavailable("the metastore is behind its log; ask again") from None
         self._check_fit()
         if follower is not self._follower:
             raise Unavailable("the metastore has reloaded its state; ask again")
