@@ -22,8 +22,7 @@ demo: $(VENV)/.demo $(VENV)/.compiled ## run maar with sample programs on http:/
 	@$(BIN)/maar demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(VENV)/.dev system-packages ## everything that must pass: what CI runs
-	@$(MAKE) --no-print-directory -j2 style $(VENV)/.compiled $(ARCHIVE)
-	@$(MAKE) --no-print-directory -j2 types unit
+	@$(MAKE) --no-print-directory -j2 style $(VENV)/.compiled types unit $(ARCHIVE)
 	@$(MAKE) --no-print-directory component
 
 check: style types ## format, lint, layers, types

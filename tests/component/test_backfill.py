@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
 NOON = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 SETTINGS = (
-    "services.ingest.lease_s=6",
+    "services.ingest.lease_s=10",
     "services.clean.interval_s=0",
     "retention.default_days=90",
 )

@@ -26,14 +26,15 @@ from support.soak.checks import COUNTING, crashes
 from support.spark.owned import owned_session
 from support.stores.s3_server import S3Server
 
-pytestmark = [pytest.mark.component, pytest.mark.long(90), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.component, pytest.mark.long(120), pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
+LEASE_S = 15  # whoever is killed still holds it when a busy machine has come to the next command
 SETTINGS = (
     "compaction.level_ages_s=36000,36000,36000",  # nothing is due by itself
-    "services.compact.lease_s=6",
-    "services.logcompact.lease_s=6",
+    f"services.compact.lease_s={LEASE_S}",
+    f"services.logcompact.lease_s={LEASE_S}",
     "services.clean.interval_s=0",
     "segment.flush_interval_ms=50",
 )
@@ -165,7 +166,7 @@ def test_a_killed_executor_keeps_its_lease_until_it_expires_and_is_rolled_back_b
     assert left.exists()
     code, found = told(server, "plans", "execute", plan)  # it need not come to Spark
     assert (code, found["outcome"]) == (3, "lease_live")
-    assert 0 < found["seconds_left"] <= 6
+    assert 0 < found["seconds_left"] <= LEASE_S
     code, dry = told(server, "clean", "--dry-run")
     assert (code, dry["executed"]) == (0, [])
     assert {"plan": plan, "why": "live_lease"} in dry["skipped"]
