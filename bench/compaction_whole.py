@@ -49,7 +49,8 @@ TASKS, OUTSIDE = "tasks", ("jvm", "worker", "metastore")
 TRIES = 20
 MB = 1e6
 TEMPLATES = 16
-DRAIN_S = 400.0
+DRAIN_S = 900.0
+SNAPSHOT_S = 30.0
 
 
 class Push(NamedTuple):
@@ -176,6 +177,7 @@ def measure(src: Path, pushes: list[Push], options: argparse.Namespace) -> Cost:
     try:
         server.wait_until(lambda: bool(server.get("/ready")), READY_S)
         server.wait_until(lambda: _is_warm(server), READY_S)
+        _wait_for_first_snapshot(server)
         before, began = cpu(server), time.monotonic()
         if options.behind:
             _signal(server, "worker", signal.SIGSTOP)
@@ -209,6 +211,17 @@ def _is_warm(server: Server) -> bool:
     metrics = server.get("/metrics").splitlines()
     slots = [line for line in metrics if line.startswith("maar_worker_capacity ")]
     return any(float(line.rpartition(" ")[2]) for line in slots)
+
+
+def _wait_for_first_snapshot(server: Server) -> None:
+    """A new log has one made early, by a process of its own; revisions without that go on."""
+    ends = time.monotonic() + SNAPSHOT_S
+    while time.monotonic() < ends:
+        lines = server.get("/metrics").splitlines()
+        newest = [line for line in lines if line.startswith("maar_metastore_snapshot_index ")]
+        if any(float(line.rpartition(" ")[2]) for line in newest):
+            return
+        time.sleep(1.0)
 
 
 def _told(src: Path, cost: Cost) -> Cost:

@@ -5,6 +5,7 @@ The oracle is the batch decoder, which interns nothing across calls and sorts wh
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -63,6 +64,19 @@ def test_random_profiles_of_several_services_and_times() -> None:
             for place in range(25)
         ]
         assert_as_a_batch(profiles)
+
+
+def test_small_services_beside_one_of_many_stacks() -> None:
+    random = Random(16)
+    services = [("large", 60)] * 5 + [(f"small-{place}", 4) for place in range(10)]
+    profiles = [
+        raw_profile(random_profile(random, size=size), service=service, client_id=str(place))
+        for place, (service, size) in enumerate(services)
+    ]
+    rows = gathered(profiles)
+    counts = Counter(row["service"] for row in rows["samples"])
+    assert any(1 < count < len(rows["stacks"]) / 5 for count in counts.values())
+    assert_as_a_batch(profiles)
 
 
 def test_what_says_the_same_in_another_way_is_one_stack() -> None:

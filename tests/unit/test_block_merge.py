@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from maar.block.decode.to_tables import decode_profiles
 from maar.block.format import writer
+from maar.block.format.dictionary import trim
 from maar.block.format.order import same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
-from maar.block.format.writer import GroupBounds
+from maar.block.format.writer import GroupBounds, TableWriter
 from maar.block.merge.build import BuiltBlock, MergeSizes, build
 from maar.block.merge.duplicates import id_words, later_ones
 from maar.block.merge.run import ROWS_MIN, CutPoint, Run
@@ -97,6 +98,38 @@ def test_files_merge_like_memory(tmp_path: Path) -> None:
         assert rows(memory.paths[table]) == rows(merged.paths[table])
     sizeless = [[replace(each, size=0) for each in built.datasets] for built in (memory, merged)]
     assert sizeless[0] == sizeless[1]
+
+
+def test_memory_is_given_back_by_what_was_written_and_not_by_row_groups(tmp_path: Path) -> None:
+    table = held(some_runs(4, runs=1, profiles=30)[0], "samples")
+
+    def releases(release_values: int) -> tuple[int, int]:
+        bounds = GroupBounds(rows=2, release_values=release_values)
+        with TableWriter(tmp_path / "t.parquet", "samples", bounds=bounds) as written:
+            written.add(table)
+        return written.releases, len(written.groups)
+
+    values = table.num_rows * table.num_columns
+    many, groups = releases(1)
+    assert many == groups > 20
+    assert releases(GroupBounds().release_values) == (0, groups)
+    assert 1 <= releases(values // 4)[0] <= 8
+
+
+@pytest.mark.parametrize("entries", [4, 1_000])
+def test_dictionaries_are_cut_down_to_what_is_used(entries: int) -> None:
+    words = pa.array([f"word-{entry:04}" for entry in range(entries)])
+    codes = pa.array([3, None, 1, 3, 1, None], pa.int32())
+    coded = pa.DictionaryArray.from_arrays(codes, words)
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 6], pa.int32()), coded)
+    for column in (coded, coded.slice(2), lists, lists.slice(1)):
+        table = pa.table({"words": column})
+        cut = trim(table)
+        assert cut.schema == table.schema
+        assert cut.to_pylist() == table.to_pylist()
+        (chunk,) = cut["words"].chunks
+        kept = chunk.values if pa.types.is_list(chunk.type) else chunk
+        assert kept.dictionary.to_pylist() == ["word-0001", "word-0003"]
 
 
 def test_row_groups_hold_one_service_and_the_index_knows_which(tmp_path: Path) -> None:

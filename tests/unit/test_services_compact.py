@@ -164,7 +164,7 @@ def test_a_small_budget_spills_and_gives_the_same(bench: Bench) -> None:
     segments = [
         bench.segment(
             [
-                *some(4, seed),
+                *some(4, seed, service=f"service-{seed % 2}"),
                 *some(1, seed, time_ns=NOON_NS + DAY_NS),
                 *some(2, seed % 3, tenant=TenantId("other")),  # those of 0 and 1 come twice
                 broken(some(1, 100 + seed)[0]),
@@ -172,34 +172,33 @@ def test_a_small_budget_spills_and_gives_the_same(bench: Bench) -> None:
         )
         for seed in range(5)
     ]
-    for target in (1 << 30, 1):
-        plenty = bench.compact(segments, target=target)
-        tight = bench.compact(segments, target=target, sizes=CompactSizes(1, fan_in=3))
-        assert plenty.account == tight.account == Account(31, 4, 5)
-        if target > 1:  # where outputs are cut is about their size, which is estimated
-            assert rows_of(bench, plenty, each=True) == rows_of(bench, tight, each=True)
-        assert rows_of(bench, plenty) == rows_of(bench, tight)
-    for profile in (profile for seed in range(5) for profile in some(4, seed)):
+    tight_sizes = CompactSizes(gathered_bytes=1, fan_in=3)
+    plenty, tight = bench.compact(segments), bench.compact(segments, sizes=tight_sizes)
+    assert plenty.account == tight.account == Account(31, 4, 5)
+    assert tables_of(bench, plenty) == tables_of(bench, tight)
+    split = bench.compact(segments, target=1, sizes=tight_sizes)
+    assert len(split.outputs) > len(plenty.outputs)
+    # Where outputs are cut follows their size, which is estimated.
+    assert rows_of(bench, split) == rows_of(bench, bench.compact(segments, target=1))
+    pushed = [some(4, seed, service=f"service-{seed % 2}") for seed in range(5)]
+    for profile in (profile for some_of_them in pushed for profile in some_of_them):
         (body,) = bench.get(list(tight.outputs), profile.id)
         pushed_body = gunzip(profile.payload, limit=1 << 30)
         assert canonical(gunzip(body, limit=1 << 30)) == canonical(pushed_body)
 
 
-def rows_of(bench: Bench, result: PlanResult, *, each: bool = False) -> object:
-    """The rows of all outputs in their order; with `each`, of every output by itself."""
-    outputs = [
-        (block.tenant, block.day, file.table, bench.store.read(file.locations[0].key))
+def tables_of(bench: Bench, result: PlanResult) -> list[tuple[str, int, str, pa.Table]]:
+    """Whose each table is, and all of its rows in their order."""
+    return [
+        (block.tenant, block.day, file.table, pq.read_table(pa.BufferReader(body)))
         for block in result.outputs
         for file in block.files
+        for body in [bench.store.read(file.locations[0].key)]
     ]
-    if each:
-        return [(*names, pq.read_table(pa.BufferReader(body))) for *names, body in outputs]
-    rows = {repr(row) for *_, body in outputs for row in _rows(body)}
-    return sorted(rows)
 
 
-def _rows(body: bytes) -> list[dict[str, object]]:
-    return pq.read_table(pa.BufferReader(body)).to_pylist()
+def rows_of(bench: Bench, result: PlanResult) -> set[str]:
+    return {repr(row) for *_, table in tables_of(bench, result) for row in table.to_pylist()}
 
 
 def test_memory_stays_at_the_bound_however_much_is_spilled(bench: Bench) -> None:

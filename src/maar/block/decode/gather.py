@@ -33,6 +33,7 @@ from maar.pprof.columns import Columns
 
 SAMPLE_ROWS = ROW_GROUP_ROWS  # of the samples that are made into a table at a time
 _ROOMS = ("string", "function", "mapping", "location", "words")
+_KEYS_PER_ROW = 4  # beyond that, sorting costs less than counting
 _NOTHING = np.zeros(0, np.int64)
 _OFFSETS = np.zeros(1, np.int64)
 
@@ -469,6 +470,11 @@ def _groups(name: Int, times: Int, kind: Int, series: Int, different: int) -> tu
 
 
 def _order(key: Int, keys: int, before: Int | None = None) -> Int:
+    """Rows by their key below `keys`; those that are equal stay as they were before."""
+    if keys > _KEYS_PER_ROW * key.size:  # a small service: not a count for each stack of all others
+        if before is None:
+            return np.argsort(key, kind="stable")
+        return before[np.argsort(key[before], kind="stable")]
     before = np.arange(key.size, dtype=np.int64) if before is None else before
     order = np.empty(key.size, np.int64)
     interning.order_by_counting(key, before, np.zeros(keys, np.int64), order)

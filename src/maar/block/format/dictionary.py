@@ -42,6 +42,8 @@ def _trim(array: Any) -> Any:
     if not pa.types.is_dictionary(array.type):
         return array
     codes = array.indices.fill_null(-1).to_numpy()
+    if len(array.dictionary) > codes.size:
+        return _take_few(array.dictionary, codes)
     used = np.zeros(len(array.dictionary) + 1, np.bool_)
     used[codes] = True  # nulls mark the last, which is no entry
     used = used[:-1]
@@ -50,4 +52,12 @@ def _trim(array: Any) -> Any:
     fresh = np.cumsum(used, dtype=np.int32) - 1
     indices = fresh[codes] if fresh.size else codes
     entries = array.dictionary.filter(pa.array(used))
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=codes < 0), entries)
+
+
+def _take_few(dictionary: Any, codes: Any) -> Any:
+    """The same for few rows, at no cost for each entry of a dictionary that many others use."""
+    used = np.unique(codes[codes >= 0])
+    indices = np.searchsorted(used, codes).astype(np.int32)
+    entries = dictionary.take(pa.array(used))
     return pa.DictionaryArray.from_arrays(pa.array(indices, mask=codes < 0), entries)

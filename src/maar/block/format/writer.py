@@ -19,6 +19,7 @@ ROW_GROUP_ROWS = 131_072
 ROW_GROUP_VALUES = 1_000_000  # of all columns, items of lists twice: bounds memory in merges
 ROW_GROUP_BYTES = 32 << 20  # of plain columns in memory: text may be long
 DICTIONARY_PAGE_BYTES = 2 << 20
+RELEASE_VALUES = 16 * ROW_GROUP_VALUES  # are written before what is free is given back
 SCRATCH = "lz4"  # compression of runs that are read once and thrown away
 
 
@@ -28,6 +29,7 @@ class GroupBounds(NamedTuple):
     rows: int = ROW_GROUP_ROWS
     values: int = ROW_GROUP_VALUES
     bytes: int = ROW_GROUP_BYTES
+    release_values: int = RELEASE_VALUES
 
 
 GROUP_BOUNDS = GroupBounds()
@@ -70,7 +72,9 @@ class TableWriter:
         self._rows = 0
         self._values = 0
         self._bytes = 0
+        self._unreleased = 0
         self.groups: list[Group] = []
+        self.releases = 0
 
     def add(self, piece: pa.Table) -> None:
         if not self._layout.by_service:
@@ -117,8 +121,18 @@ class TableWriter:
         table = trim_coded(pa.concat_tables(self._held))  # Parquet writes dictionaries whole
         self._writer.write_table(table, row_group_size=self._rows)
         self.groups.append(Group(service=self._service, rows=self._rows))
+        self._unreleased += self._values
         self._held, self._rows, self._values, self._bytes = [], 0, 0, 0
-        pa.default_memory_pool().release_unused()  # else freed pages add up over the tables
+        if self._unreleased >= self._bounds.release_values:
+            self._release()
+
+    def _release(self) -> None:
+        """Else freed pages add up over the tables. Not for each of many small row groups: all that
+        is free is looked through, and the next one has its pages made anew.
+        """
+        pa.default_memory_pool().release_unused()
+        self._unreleased = 0
+        self.releases += 1
 
 
 def by_service(piece: pa.Table) -> list[tuple[str, pa.Table]]:
