@@ -4,9 +4,10 @@ A turn looks at some jobs, hands out what a worker asks for, and folds what came
 is a thousand jobs: a turn should cost the same, however many there are. Once jobs that only occupy
 stores, half of which are due; then the repairs of as many tenants, each with a block that a second
 store lacks, beside the gauges of the stores and of repairs that a leader sets in each turn.
+Then a session of the full repair of one tenant with many blocks: to make it, and to hand it out.
 Each line: name value unit ratio baseline.
 
-    python bench/schedule.py [--jobs 1000 10000 100000]
+    python bench/schedule.py [--jobs 1000 10000 100000] [--blocks 20000]
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import gc
 import statistics
 import time
 from itertools import combinations
+from random import Random
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.metastore.decide import schedule
 from maar.metastore.decide.jobs import JobBook, Moment
+from maar.metastore.decide.repairs import session_blocks
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.fold.apply import Indexed, apply
@@ -28,6 +32,7 @@ from maar.metastore.records.entries import (
     Entry,
     Envelope,
     Genesis,
+    PlansScheduled,
     PolicySet,
     StoresSet,
     TermStarted,
@@ -40,20 +45,22 @@ from maar.model.block import TABLES, BlockMeta, File, Kind, Location
 from maar.model.ids import BlockId, Incarnation, Shard, StoreName, TenantId
 from maar.model.plan import JobId
 from maar.model.policy import Policy
+from maar.model.repair import RepairType
 from maar.model.schedule import Schedule
 from maar.model.stores import StoreSet, StoreSpec
-from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime
 from maar.scheduling import rules
 from maar.services.compact.rules import COMPACTION
 from maar.services.kinds import Kinds
 from maar.services.repair.history import Repaired, VnodeHistory
 from maar.services.repair.ranges import VNODES, vnode
-from maar.services.repair.rules import REPAIRING
+from maar.services.repair.rules import REPAIR, REPAIRING
 from maar.services.rules import KindRules
 from maar.tools.simulate.schedule import KIND, WORKER, OccupyingRules
 
 HOUR_NS = 3600 * SECOND_NS
 TURNS = 600
+SESSIONS = 30
 PROMISE_MS = 10.0
 HISTORIES = 2_000  # tenants; a range of history takes a kilobyte or so
 
@@ -151,8 +158,63 @@ def block(number: int, tenant: TenantId, store: StoreName) -> BlockMeta:
     )
 
 
+def sessions_ms(blocks: int) -> dict[str, list[float]]:
+    """Of one tenant that was never repaired, in two stores, over two months and 64 shards."""
+    leader, a, b = Leader(REPAIRING), StoreName("a"), StoreName("b")
+    leader.put(StoresSet(StoreSet((StoreSpec(a), StoreSpec(b)), default=(a, b))))
+    state, tenant = leader.state, TenantId("acme")
+    for number in range(blocks):
+        meta = _one_of_many(number, blocks, block(number, tenant, a), b)
+        state.blocks.put(meta, pack(meta))
+    job = JobId(tenant, REPAIR, RepairType.VNODE)
+    known = leader.book.look_at(state, job, Moment(leader.now, leader.wall))
+    assert known is not None
+    took: dict[str, list[float]] = {"make": [], "hand_out": []}
+    gc.collect()
+    gc.freeze()
+    for _ in range(SESSIONS):
+        begun = time.process_time()
+        spec = REPAIRING.session(state, known.found, known.schedule, now=leader.now)
+        took["make"].append(1000 * (time.process_time() - begun))
+        assert spec is not None
+        leader.put(PlansScheduled((spec,)))
+        plan = state.plans[max(state.plans)]
+        assert plan.repair is not None
+        begun = time.process_time()
+        session_blocks(state, plan, plan.repair)
+        took["hand_out"].append(1000 * (time.process_time() - begun))
+    gc.unfreeze()
+    return took
+
+
+def _one_of_many(number: int, blocks: int, meta: BlockMeta, other: StoreName) -> BlockMeta:
+    """Ids and checksums without a pattern: a pack of them does not shrink to nothing."""
+    chance = Random(number)
+    name, day = BlockId(f"{number:016x}{chance.randbytes(8).hex()}"), 64 * number // blocks
+    files = tuple(
+        msgspec.structs.replace(
+            file,
+            checksum=chance.randbytes(16),
+            locations=tuple(
+                Location(store, f"lake/{meta.tenant}/{name}/{file.table}")
+                for store in (meta.store, other)
+            ),
+        )
+        for file in meta.files
+    )
+    return msgspec.structs.replace(
+        meta,
+        id=name,
+        shard=Shard(number % 64),
+        min_time_ns=day * DAY_NS,
+        max_time_ns=day * DAY_NS + 1,
+        files=files,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--blocks", type=int, nargs="*", default=[20_000])
     parser.add_argument("--jobs", type=int, nargs="*", default=[1_000, 10_000, 100_000])
     options = parser.parse_args()
     for what, made in (("waiting", waiting), ("repair", repairs)):
@@ -166,6 +228,11 @@ def main() -> None:
             for which, value in (("p99", p99), ("max", took[-1])):
                 said = f"{value / PROMISE_MS:.3f} the-promise-of-{PROMISE_MS:.0f}-ms"
                 print(f"{name}_{which} {value:.2f} ms {said}")
+    for blocks in options.blocks:
+        for which, some in sessions_ms(blocks).items():
+            median = statistics.median(some)
+            said = f"{median / PROMISE_MS:.3f} the-promise-of-{PROMISE_MS:.0f}-ms"
+            print(f"session_{blocks}_blocks_{which} {median:.2f} ms {said}")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ PLAN = (
     Bench("placement_moves.py", 15),
     Bench("placement_quality.py", 55, "--minutes 360", "--minutes 5 --scenarios steady"),
     Bench("puts.py", 20, quick="--minutes 5", compared="--minutes 20"),
-    Bench("schedule.py", 40, quick="--jobs 200 1000"),
+    Bench("schedule.py", 50, quick="--jobs 200 1000 --blocks 2000"),
     Bench("prepare.py", 30, quick="--polls 30", compared="--polls 300"),
     Bench("log.py", 40, "--seconds 2", "--seconds 0.3 --members 1"),
     Bench(
@@ -81,7 +81,7 @@ PLAN = (
         "--registrations 100 --entries 1500 --etcd-entries 500 --quiet 0.5 --here",
     ),
     Bench("failover.py", 80, "--times 5 --reads 500", "--times 1 --reads 20"),
-    Bench("lone_push.py", 75, "--seconds 30 --warm 10", "--seconds 2 --warm 1"),
+    Bench("lone_push.py", 65, "--seconds 30 --warm 10", "--seconds 2 --warm 1"),
     Bench(
         "push.py",
         70,

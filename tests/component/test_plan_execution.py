@@ -332,6 +332,27 @@ def test_a_closed_day_is_clustered_by_whoever_asks(tmp_path: Path, spark: SparkS
         assert "is open for another" in found["why"]
 
 
+def test_a_copy_that_an_executor_could_not_read_is_known_to_the_leader(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    with run_server(tmp_path, *SETTINGS, roles="metastore,query,front") as server:
+        for name in ("l", "m"):  # a block that is alone would not be read
+            pushed(server, name)
+            found = maar.spark.execute(spark, scheduled(server), url=server.url)
+            assert found["outcome"] == "completed"
+        block, _ = server.get("/api/v1/blocks")["blocks"]
+        lost = block["files"][0]["locations"][0]["key"]
+        (server.directory / "data" / "store" / lost).unlink()
+        place = ("--shard", str(block["shard"]), "--tenant", block["tenant"], "--level", "1")
+        code, wanted = told(server, "plans", "schedule", "compact", *place)
+        assert code == 0, wanted
+        code, found = executing(server, wanted["plan"]).told()
+        assert (code, found["outcome"]) == (3, "failed"), found
+        (store,) = told(server, "stores")[1]["stores"]
+        assert store["damaged"] == 1, server.log()
+        assert f"key={lost} why=missing" in server.log()
+
+
 def push_old(server: Served, name: str, time_ns: int) -> None:
     api = Server(server.url)
     try:

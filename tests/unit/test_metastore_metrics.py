@@ -16,6 +16,7 @@ from maar.metastore.records.entries import (
     PlanExcluded,
     PlansParked,
 )
+from maar.metastore.replica import repair_metrics
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.index import Chunk, Index
 from maar.metastore.views import last_hour
@@ -24,7 +25,7 @@ from maar.model.block import TABLES, BlockMeta, Kind
 from maar.model.ids import FencingToken, PlanId, TenantId, segment_id
 from maar.model.plan import AttemptEnd
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange, WallTime
-from support.metastore.fold import DAY, DAY_START_NS, SMALL, Fold, segment
+from support.metastore.fold import DAY, DAY_START_NS, INCARNATION, SMALL, Fold, output, segment
 from support.metastore.leader_term import LeaderDecisions
 from support.metastore.plan_steps import begin, lease_held, schedule_plan, survey, undone
 from support.metastore.plans import add_plan, complete_plan, fail_plan, lease_plan
@@ -309,3 +310,28 @@ def test_a_repeated_report_is_counted_once() -> None:
     again = complete_plan(it, plan)
     it.put(again)
     assert it.value("completed_plans_total", kind="compact") == 1
+
+
+def test_gauges_of_repairs_are_set_in_steps_and_go_with_their_tenants() -> None:
+    it, every = Counted(), repair_metrics.EVERY_NS
+    tenants = [TenantId(f"t{number:02}") for number in range(repair_metrics.TENANTS_AT_ONCE + 5)]
+    for number, tenant in enumerate(tenants):
+        plan, token = PlanId(1, number), FencingToken(INCARNATION, 1)
+        it.state.blocks.add(output(plan, token, (segment(number),), profiles=1, tenant=tenant))
+
+    def shown() -> int:
+        found = ({"tenant": tenant, "type": "vnode"} for tenant in tenants)
+        name = "maar_repair_repaired_ratio"
+        return sum(it.registry.get_sample_value(name, labels) is not None for labels in found)
+
+    steps = []
+    for _ in range(3):
+        it.metrics.repairs.observe(it.state, LeaseTime(it.now))
+        steps.append(shown())
+    assert steps == [repair_metrics.TENANTS_AT_ONCE, len(tenants), len(tenants)]
+    gone = next(iter(it.state.blocks.of_day(tenants[0], DAY))).id
+    it.state.blocks.remove(gone)
+    it.now += every
+    for _ in range(2):
+        it.metrics.repairs.observe(it.state, LeaseTime(it.now))
+    assert shown() == len(tenants) - 1

@@ -8,21 +8,24 @@ from random import Random
 import msgspec
 import pytest
 
+from maar.metastore.decide.jobs import JobBook
+from maar.metastore.records.entries import AssumedSuccess, JobsAssumed
 from maar.metastore.state.index import Index
 from maar.metastore.state.snapshot_parts import parts_of, state_of
 from maar.model.ids import TenantId
 from maar.model.policy import HOUR_NS
 from maar.model.repair import RangeResult
-from maar.model.time import DAY_NS, SECOND_NS
+from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.model.token_range import RING, TokenRange
 from maar.services.repair import rules
 from maar.services.repair.ranges import VNODES, token_of, vnode, vnode_number, vnodes
-from maar.services.repair.rules import REPAIR, tasks
+from maar.services.repair.rules import REPAIR, REPAIRING, tasks
 from support.lake.fold_and_store import Lake
 from support.metastore.copies import EU, MAIN, copy_of, want
 from support.metastore.fold import TENANT, segment
 from support.metastore.repair_steps import (
     INCREMENTAL_JOB,
+    VNODE_JOB,
     ask,
     begin,
     block,
@@ -32,12 +35,29 @@ from support.metastore.repair_steps import (
     due,
     finish,
     grant,
+    now_of,
     number_of,
     parts,
 )
 
 
 class TestSession:
+    def test_in_a_lake_that_is_younger_than_the_interval_what_is_due_runs(self) -> None:
+        """New jobs are spread over the interval, and not all due at its end."""
+        lake = Lake()
+        block(lake)
+        want(lake.fold, EU)
+        schedule = REPAIRING.default_schedule(lake.state.policy, VNODE_JOB)
+        assumed = LeaseTime(schedule.initial_delay_ns - schedule.interval_ns)
+        lake.fold.put(JobsAssumed((AssumedSuccess(VNODE_JOB, assumed),)))
+        lake.fold.now = schedule.initial_delay_ns
+        book = JobBook()
+        book.turn(lake.state, now_of(lake))
+        spec = book.session(lake.state, VNODE_JOB, now_of(lake))
+        assert spec is not None
+        assert spec.repair is not None
+        assert spec.repair.ranges == tuple(vnodes())
+
     def test_nothing_is_due_before_somebody_asks(self) -> None:
         lake = Lake()
         block(lake)
@@ -81,24 +101,30 @@ class TestSession:
         looked: list[Collection[int]] = []
         seen = Index.in_vnodes
 
-        def watch(index: Index, tenant: TenantId, numbers: Collection[int]) -> object:
+        def watch(
+            index: Index, tenant: TenantId, numbers: Collection[int], within: object
+        ) -> object:
+            assert within is None
             looked.append(set(numbers))
             return seen(index, tenant, numbers)
 
         monkeypatch.setattr(Index, "in_vnodes", watch)
         ask(lake)
-        for first in (0, 2, 4):
+        many = 2 * VNODES // 30  # ranges: blocks lie evenly in all of them
+        for first in (0, many, 2 * many):
             looked.clear()
             plan = begin(lake, due(lake, repairing=two)[0])
-            assert all(numbers == {first, first + 1} for numbers in looked)
+            numbers = range(first, first + many)
+            assert looked
+            assert all(seen == set(numbers) for seen in looked)
             order = lake.state.plans[plan.id].repair
             assert order is not None
-            assert order.ranges == (vnode(first), vnode(first + 1))
+            assert order.ranges == tuple(map(vnode, numbers))
             live = set(lake.state.blocks.where)
             assert {meta.id for meta in plan.inputs} == {
                 each
                 for each in live
-                if lake.state.blocks.get(each).level and number_of(each) in (first, first + 1)
+                if lake.state.blocks.get(each).level and number_of(each) in numbers
             }
             carry_out(lake, plan)
             finish(lake, plan)

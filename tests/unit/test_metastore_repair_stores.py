@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from maar.metastore.decide.jobs import JobBook, moment
+from maar.metastore.records.effects import Completed
 from maar.metastore.records.entries import (
+    AssumedSuccess,
+    JobsAssumed,
     PlanFailed,
     PlansScheduled,
 )
 from maar.metastore.views import repairs as views
 from maar.metastore.views.alarms import every_alarm
-from maar.model.repair import LostBlock, RangeResult
+from maar.model.plan import JobId
+from maar.model.policy import HOUR_NS
+from maar.model.repair import LostBlock, RangeResult, RepairType
 from maar.model.schedule import AlarmLevel
 from maar.model.stores import CopyBad
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
@@ -32,9 +37,11 @@ from support.metastore.repair_steps import (
     finish,
     grant,
     job_of,
+    look,
     moved,
     now_of,
     parts,
+    told_of,
 )
 
 
@@ -91,6 +98,82 @@ class TestIncremental:
         (told,) = [job for job in jobs if job.type == "incremental"]
         assert (told.state, told.percent_repaired) == ("COMPLETED", 100.0)
         assert told.max_repaired_at == DAY_START_NS + 50 * SECOND_NS  # by the wall clock
+
+    def test_what_was_never_repaired_is_on_time_then_late_and_not_completed(self) -> None:
+        """A success that is only assumed says when it is due, and nothing else."""
+        lake = Lake()
+        block(lake)
+        want(lake.fold, EU)
+        for type_, first in (("incremental", "not all its blocks"), ("vnode", "it was never")):
+            job = JobId(TENANT, REPAIR, RepairType(type_))
+            lake.fold.now = 0
+            lake.fold.put(JobsAssumed((AssumedSuccess(job, LeaseTime(-SECOND_NS)),)))
+            told = told_of(lake, type_)
+            assert (told.state, told.percent_repaired) == ("ON_TIME", 0.0)
+            assert told.max_repaired_at is None
+            assert told.why.startswith(first)
+            assert "; it is due in " in told.why
+            schedule = REPAIRING.default_schedule(lake.state.policy, job)
+            lake.fold.now = schedule.interval_ns
+            assert told_of(lake, type_).state == "ON_TIME"
+            assert "due in" not in told_of(lake, type_).why
+            lake.fold.now = schedule.warning_ns
+            assert told_of(lake, type_).state == "LATE"
+            lake.fold.now = schedule.error_ns
+            assert told_of(lake, type_).state == "OVERDUE"
+
+    def test_new_blocks_that_wait_for_the_next_run_are_not_completed(self) -> None:
+        lake = Lake()
+        meta = block(lake)
+        want(lake.fold, EU)
+        plan = begin(lake, due(lake)[0])
+        made = copy_of(meta, EU, plan.id, plan.token)
+        commit(lake, plan, RangeResult(copies=(made,), checked=1))
+        finish(lake, plan)
+        assert told_of(lake, "incremental").state == "COMPLETED"
+        block(lake, 11)
+        told = told_of(lake, "incremental")
+        assert (told.state, told.percent_repaired) == ("ON_TIME", 50.0)
+        assert told.why.startswith("not all its blocks are at all their stores yet; it is due in")
+
+    def test_a_block_that_comes_after_a_quiet_day_is_no_alarm_until_it_has_waited_itself(
+        self,
+    ) -> None:
+        lake, book = Lake(), JobBook()
+        meta = block(lake)
+        want(lake.fold, EU)
+        for day in (1, 2):
+            plan = begin(lake, due(lake)[0])
+            made = copy_of(meta, EU, plan.id, plan.token)
+            commit(lake, plan, RangeResult(copies=(made,), checked=1))
+            finish(lake, plan)
+            look(lake, book)
+            lake.fold.now += DAY_NS
+            look(lake, book)
+            meta = block(lake, 10 * day + 1)
+            lake.fold.now += 61 * SECOND_NS
+            look(lake, book)
+            assert INCREMENTAL_JOB not in lake.state.alarms
+            assert told_of(lake, "incremental").state == "ON_TIME"
+        known = book.known[INCREMENTAL_JOB]
+        assert known.is_due(LeaseTime(lake.fold.now)), "it is copied at once all the same"
+        came = lake.fold.now
+        another = JobBook()  # of a new leader
+        for at, level in ((HOUR_NS - 61 * SECOND_NS, None), (HOUR_NS, 1), (6 * HOUR_NS, 2)):
+            lake.fold.now = came + at
+            look(lake, another)
+            alarm = lake.state.alarms.get(INCREMENTAL_JOB)
+            assert (alarm.level if alarm else None) == level
+
+    def test_of_blocks_in_one_store_no_repair_is_due_and_the_status_says_so(self) -> None:
+        lake = Lake()
+        block(lake)
+        lake.fold.now = 100 * DAY_NS
+        told = told_of(lake, "vnode")
+        assert (told.state, told.percent_repaired) == ("ON_TIME", 0.0)
+        assert "it is not on the schedule" in told.why
+        ask(lake)
+        assert "schedule" not in told_of(lake, "vnode").why
 
     def test_it_writes_no_history(self) -> None:
         lake = Lake()
@@ -249,6 +332,24 @@ class TestStoreThatIsDown:
         assert found.last_success is not None
         assert lake.fold.now - found.last_success >= 20 * DAY_NS
         assert job_of(lake, VNODE_JOB, US).why_not == ""
+
+    def test_a_new_block_is_copied_to_the_others_without_waiting_to_be_looked_at(self) -> None:
+        lake, book = Lake(), JobBook()
+        old = block(lake)
+        want(lake.fold, EU, US)
+        plan = begin(lake, due(lake, EU)[0])
+        made = copy_of(old, US, plan.id, plan.token)
+        commit(lake, plan, RangeResult(copies=(made,), checked=1, away=(EU,)))
+        finish(lake, plan)
+        lake.fold.now += DAY_NS
+        at = now_of(lake, EU)
+        book.turn(lake.state, at)
+        assert "waits for store eu" in book.known[INCREMENTAL_JOB].found.why_not
+        new = block(lake, 11)
+        assert new.plan is not None
+        book.follow(lake.state, [Completed(new.plan, plan.token, added=(new.id,))])
+        book.turn(lake.state, at)
+        assert book.known[INCREMENTAL_JOB].found.why_not == ""
 
     def test_what_other_stores_lack_is_copied_meanwhile(self) -> None:
         lake = Lake()

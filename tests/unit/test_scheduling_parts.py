@@ -160,6 +160,11 @@ def test_states(age: int, due: bool, blocked: bool, expected: JobStatus) -> None
     assert status.status(age_ns=age, due=due, blocked=blocked, schedule=WEEK) is expected
 
 
+def test_a_success_that_is_only_assumed_is_not_completed() -> None:
+    found = status.status(age_ns=1, due=False, blocked=False, schedule=WEEK, done=False)
+    assert found is JobStatus.ON_TIME
+
+
 def test_thresholds_of_zero_are_no_alarm() -> None:
     assert status.alarm_level(1 << 62, Schedule(interval_ns=1)) is None
     assert status.alarm_level(5, Schedule(interval_ns=1, error_ns=5)) is AlarmLevel.ERROR

@@ -94,7 +94,7 @@ class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the log knows of a job beside what its kind answers."""
 
     id: JobId
-    assumed: LeaseTime | None = None  # a success, while there was none
+    assumed: LeaseTime | None = None  # a success, while there was none, or nothing to do since one
     run_started: LeaseTime | None = None  # its first session since it was last done
     work_ns: int = 0  # of this run
     last_work_ns: int = 0  # of the last run that ended

@@ -9,15 +9,19 @@ from maar.model.time import LeaseTime, WallTime
 
 
 class JobStatus(StrEnum):
-    COMPLETED = "COMPLETED"
-    ON_TIME = "ON_TIME"  # it is due
+    COMPLETED = "COMPLETED"  # it has succeeded within its interval, or has nothing to do
+    ON_TIME = "ON_TIME"  # it has not, and is not late
     LATE = "LATE"  # at its warning threshold
     OVERDUE = "OVERDUE"  # at its error threshold
     BLOCKED = "BLOCKED"  # it is due and cannot run now
 
 
-def status(*, age_ns: int, due: bool, blocked: bool, schedule: Schedule) -> JobStatus:
-    """One that is due and cannot run is blocked, however late it is: that is what to look at."""
+def status(
+    *, age_ns: int, due: bool, blocked: bool, schedule: Schedule, done: bool = True
+) -> JobStatus:
+    """One that is due and cannot run is blocked, however late it is: that is what to look at. A
+    success that is only assumed is none: such a job has time, and nothing of it is done.
+    """
     if due and blocked:
         return JobStatus.BLOCKED
     level = alarm_level(age_ns, schedule)
@@ -25,7 +29,7 @@ def status(*, age_ns: int, due: bool, blocked: bool, schedule: Schedule) -> JobS
         return JobStatus.OVERDUE
     if level is AlarmLevel.WARNING:
         return JobStatus.LATE
-    return JobStatus.ON_TIME if due else JobStatus.COMPLETED
+    return JobStatus.ON_TIME if due or not done else JobStatus.COMPLETED
 
 
 def alarm_level(age_ns: int, schedule: Schedule) -> AlarmLevel | None:

@@ -254,6 +254,7 @@ class JobState(msgspec.Struct, frozen=True, gc=False):
     resources: tuple[str, ...] = ()  # that its next session occupies, sorted
     nothing: str = ""  # why there is nothing to do, in a sentence; then it counts as done
     why_not: str = ""  # why it cannot run now, although there is something to do
+    unfinished: bool = False  # something is to be done already, due or not
     waiting_since: LeaseTime | None = None  # there was nothing to do before: no alarm counts it
     expected_ns: int = 0  # how long the work takes; 0: as long as the last time
     done: int = 0  # parts that are done in the present run …

@@ -8,7 +8,7 @@ import msgspec
 import xxhash
 
 from maar.metastore.decide import repairs
-from maar.metastore.decide.jobs import Moment, moment
+from maar.metastore.decide.jobs import JobBook, Moment, moment
 from maar.metastore.records.effects import Effect, Refused
 from maar.metastore.records.entries import (
     Grant,
@@ -17,6 +17,7 @@ from maar.metastore.records.entries import (
     PlansScheduled,
 )
 from maar.metastore.views import reads
+from maar.metastore.views import repairs as views
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, StoreName, WorkerId
 from maar.model.plan import Account, JobId, LeasedPlan, PlanJob, PlanResult, PlanSpec
@@ -24,6 +25,7 @@ from maar.model.repair import RangeResult, RepairPart, RepairType
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.model.token_range import TokenRange
 from maar.ports.plan_board import CommitPart, PartCommitted
+from maar.ports.repairs import RepairJob
 from maar.services.repair import rules
 from maar.services.repair.ranges import vnode
 from maar.services.repair.rules import REPAIR, REPAIRING
@@ -61,6 +63,19 @@ def moved(lake: Lake, meta: BlockMeta, home: StoreName) -> BlockMeta:
     lake.state.blocks.remove(meta.id)
     lake.state.blocks.add(there)
     return there
+
+
+def told_of(lake: Lake, type_: str) -> RepairJob:
+    jobs = views.status(lake.state, tenant="", at=now_of(lake)).jobs
+    (told,) = [job for job in jobs if job.type == type_]
+    return told
+
+
+def look(lake: Lake, book: JobBook) -> None:
+    """A round of the leader's: all jobs are looked at, and the log is told."""
+    book.turn(lake.state, now_of(lake))
+    for entry in book.entries(lake.state, now_of(lake)):
+        lake.fold.put(entry)
 
 
 def due(lake: Lake, *down: StoreName, repairing: rules.Repairing = REPAIRING) -> list[PlanSpec]:

@@ -112,7 +112,7 @@ def status(tenant: str, as_json: bool, server: str) -> None:
             each["state"],
             f"{each['percent_repaired']:.1f} %",
             "-" if each["age_s"] is None else f"{duration(each['age_s'])} ago",
-            duration(each["remaining_s"]),
+            _work_left(each),
             each["running"] or "",
             each["why"],
         )
@@ -125,6 +125,12 @@ def status(tenant: str, as_json: bool, server: str) -> None:
         say("no tenant has blocks")
     for each in found["lost"]:
         say(f"no copy is whole of block {each['block']} of {each['tenant']}: {each['what']}")
+
+
+def _work_left(job: Json) -> str:
+    """As long as the last run took; of a job that never ran nobody knows."""
+    unknown = job["remaining_s"] == 0 and job["percent_repaired"] < 100
+    return "-" if unknown else duration(job["remaining_s"])
 
 
 def _wait(api: Server, found: Json) -> Json:

@@ -46,6 +46,7 @@ LOOKED_AT_ONCE = 50  # jobs, in one turn of the loop
 LISTED_AT_ONCE = 500  # tenants that are asked for their jobs, in one turn
 TRIED_AT_ONCE = 100  # jobs that are refused before a round gives up; they are put aside
 CHANGED_AT_ONCE = 500  # jobs, in one entry
+COUNTED_SHARE = 8  # of the time to a warning: less than that is not worth an entry
 ASIDE_MAX_NS = 30 * SECOND_NS  # what refused a job may be over sooner than it said
 
 
@@ -88,6 +89,12 @@ class KnownJob(msgspec.Struct, frozen=True, gc=False):
         if self.found.nothing:
             return False
         return self.found.on_demand or (self.schedule.interval_ns > 0 and self.due_at <= now)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it really succeeded the last time, and nothing has come to do since."""
+        found = self.found
+        return bool(found.nothing) or (found.last_success is not None and not found.unfinished)
 
     def unsuccessful_since(self) -> LeaseTime:
         """Since when it has not succeeded although there was something to do."""
@@ -139,6 +146,8 @@ def look(
         return None
     record = state.jobs.get(job) or JobRecord(job)
     last = answer.last_success
+    if last is not None and answer.unfinished:
+        answer = msgspec.structs.replace(answer, waiting_since=record.assumed)
     if last is None:
         assumed = record.assumed
         last = assumed if assumed is not None else spread.assumed_success(job, schedule, now=now)
@@ -257,6 +266,7 @@ class JobBook:
         self._set: tuple[object, ...] = ()  # what jobs go by, when they were last listed
         self._anew = False  # since then that was changed: none stays aside
         self._looked: list[JobId] = []  # since the last entries were made
+        self._resumed: dict[JobId, LeaseTime] = {}  # had nothing to do until then
         self._gone: list[JobId] = []
 
     # ── looking at jobs ──
@@ -345,6 +355,7 @@ class JobBook:
         if known is None:
             self._forget(job)
             return None
+        known = self._note_resumed(known, at.now)
         self.known[job] = known
         self._looked.append(job)
         waits = known.found.on_demand or known.schedule.interval_ns > 0
@@ -355,6 +366,23 @@ class JobBook:
         else:
             self.queue.discard(job)
         return known
+
+    def _note_resumed(self, known: KnownJob, now: LeaseTime) -> KnownJob:
+        """A job that had nothing to do since its last success has waited from now on only: it is
+        due all the same, but no alarm counts the time before. The log keeps it where it matters.
+        """
+        before = self.known.get(known.id)
+        if not known.found.unfinished:
+            return known
+        idle_ns = now - known.unsuccessful_since()
+        counts = idle_ns >= known.schedule.warning_ns // COUNTED_SHARE
+        if counts and before is not None and before.found.nothing:
+            self._resumed[known.id] = now
+        since = self._resumed.get(known.id)
+        if since is None:
+            return known
+        found = msgspec.structs.replace(known.found, waiting_since=since)
+        return msgspec.structs.replace(known, found=found)
 
     def look_at(self, state: MetaState, job: JobId, at: Moment) -> KnownJob | None:
         """A job as it is now, for who asks about it; nothing is noted."""
@@ -370,7 +398,7 @@ class JobBook:
         """Look again at the jobs whose plans the fold changed, and at those that somebody asked
         for, or that have something to do since a block came.
         """
-        self._dirty |= dict.fromkeys(filter(self._had_nothing, woken_jobs(state, effects)))
+        self._dirty |= dict.fromkeys(filter(self._could_not_run, woken_jobs(state, effects)))
         for effect in effects:
             if isinstance(effect, RepairWanted | RepairEnded):
                 self._dirty[effect.job] = None
@@ -380,9 +408,10 @@ class JobBook:
                 if plan is not None and plan.job is not None:
                     self._dirty[plan.job.id] = None
 
-    def _had_nothing(self, job: JobId) -> bool:
+    def _could_not_run(self, job: JobId) -> bool:
+        """Since it had nothing to do, or nothing that it could do: a store was away."""
         known = self.known.get(job)
-        return known is None or bool(known.found.nothing)
+        return known is None or bool(known.found.nothing or known.found.why_not)
 
     # ── what the log should know ──
 
@@ -394,6 +423,8 @@ class JobBook:
         assumed = [
             AssumedSuccess(one.id, one.last_success) for one in known if _is_new(state, one)
         ][: max(0, room)]
+        resumed, self._resumed = self._resumed, {}
+        assumed += (AssumedSuccess(job, since) for job, since in resumed.items())
         ended = [one.id for one in known if _run_is_over(state, one, at.now)]
         missed = dict.fromkeys(self._gone[:CHANGED_AT_ONCE])
         gone = [job for job in missed if _is_gone(state, job, self.known)]

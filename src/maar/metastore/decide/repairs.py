@@ -16,7 +16,6 @@ from maar.metastore.records.entries import (
     RepairAsked,
     SubrangeRepaired,
 )
-from maar.metastore.state.rows import ID_BYTES, block_id
 from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
@@ -29,7 +28,7 @@ from maar.model.token_range import TokenRange
 from maar.ports.plan_board import CommitPart, PartCommitted
 from maar.services.repair import rules
 from maar.services.repair.history import NO_HISTORY, last_repair
-from maar.services.repair.ranges import token_of, vnode, vnode_around
+from maar.services.repair.ranges import vnode, vnode_around
 
 SUSPECTS_MAX = 100  # blocks of one session
 TENANTS_AT_ONCE = 100
@@ -116,9 +115,9 @@ def _blocks_in(
         assert number is not None
         by_vnode.setdefault(number, []).append(tokens)
     found: dict[TokenRange, list[BlockMeta]] = {}
-    for chunk, at in state.blocks.in_vnodes(tenant, by_vnode):
-        token = token_of(block_id(chunk.raw_ids[at * ID_BYTES : (at + 1) * ID_BYTES]))
-        holding = _holding(by_vnode[chunk.vnodes[at]], token)
+    within = ranges[0] if len(ranges) == 1 else None
+    for chunk, at in state.blocks.in_vnodes(tenant, by_vnode, within):
+        holding = _holding(by_vnode[chunk.vnodes[at]], chunk.token(at))
         if holding is None:
             continue
         meta = chunk.meta(at)
@@ -128,7 +127,10 @@ def _blocks_in(
 
 
 def _holding(ranges: Sequence[TokenRange], token: int) -> TokenRange | None:
-    return next((each for each in ranges if token in each), None)
+    for each in ranges:
+        if token in each:
+            return each
+    return None
 
 
 # ── a part on its way into the log ─────────────────────────────────────────────────────────────

@@ -77,7 +77,7 @@ def assume(state: MetaState, entry: JobsAssumed) -> Effects:
         record = _record(state, item.job)
         if record is None:
             effects.append(Refused(Refusal.TOO_MANY))
-        elif record.assumed is None:
+        elif record.assumed is None or record.assumed < item.at:
             state.jobs[item.job] = msgspec.structs.replace(record, assumed=item.at)
     return tuple(effects)
 

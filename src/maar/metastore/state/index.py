@@ -34,7 +34,8 @@ from maar.metastore.state.windows import Windows
 from maar.model.block import BlockMeta, BlockOutline, Kind, day_of
 from maar.model.ids import BlockId, Shard, TenantId
 from maar.model.time import TimeRange
-from maar.services.repair.ranges import VNODES, token_of, vnode_number
+from maar.model.token_range import TokenRange
+from maar.services.repair.ranges import VNODES, Token, token_of_raw, vnode_number
 
 PACKED_MAX = 64  # blocks; a chunk with more is divided
 LOOSE_MAX = 16  # blocks of a chunk that are not in its pack
@@ -134,6 +135,10 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
     def meta(self, at: int) -> BlockMeta:
         return unpack(self.row(at))
+
+    def token(self, at: int) -> Token:
+        """Where on the ring of repairs a block is."""
+        return token_of_raw(self.raw_ids[at * ID_BYTES : (at + 1) * ID_BYTES])
 
     def whole(self) -> Chunk:
         """The same blocks, all of them in one pack that holds nothing else."""
@@ -256,7 +261,7 @@ def one_pack(
 def _vnodes(raw_ids: bytes) -> bytes:
     """The number of the range of each block."""
     raws = (raw_ids[at : at + ID_BYTES] for at in range(0, len(raw_ids), ID_BYTES))
-    return bytes(vnode_number(token_of(block_id(raw))) for raw in raws)
+    return bytes(vnode_number(token_of_raw(raw)) for raw in raws)
 
 
 def _first_id(chunk: Chunk) -> bytes:
@@ -483,9 +488,11 @@ class Index:
                 for chunk in shelf.chunks:
                     yield from map(outline, chunk.packed)
 
-    def in_vnodes(self, tenant: TenantId, numbers: Collection[int]) -> Iterator[tuple[Chunk, int]]:
-        """The live blocks of a tenant that are in some of the fixed ranges of tokens: in which
-        chunk, and where in it. The others cost next to nothing.
+    def in_vnodes(
+        self, tenant: TenantId, numbers: Collection[int], within: TokenRange | None = None
+    ) -> Iterator[tuple[Chunk, int]]:
+        """The live blocks of a tenant that are in some of the fixed ranges of tokens, or in a part
+        of them: in which chunk, and where in it. The others cost next to nothing.
         """
         chosen = frozenset(numbers)
         wanted = bytes(number in chosen for number in range(VNODES))
@@ -496,7 +503,8 @@ class Index:
                 marks = chunk.vnodes.translate(wanted) if alone is None else chunk.vnodes
                 at = marks.find(sought)
                 while at >= 0:
-                    yield chunk, at
+                    if within is None or chunk.token(at) in within:
+                        yield chunk, at
                     at = marks.find(sought, at + 1)
 
     def partitions(self) -> list[Partition]:

@@ -15,7 +15,7 @@ from maar.metastore.state.marks import KnownMarks, Marked
 from maar.metastore.state.queue import Queue
 from maar.metastore.state.repairs import Repairs
 from maar.metastore.state.retired import RetiredBlocks
-from maar.metastore.state.rows import ID_BYTES, Ids, block_id
+from maar.metastore.state.rows import Ids
 from maar.metastore.state.timeline import Timeline
 from maar.metastore.state.tombstones import Tombstones
 from maar.metastore.state.windows import Window, WindowSum, window_of
@@ -39,7 +39,6 @@ from maar.model.time import LeaseTime, WallTime
 from maar.model.token_range import TokenRange
 from maar.services.kinds import KINDS, Kinds
 from maar.services.repair.history import RangeTimes, VnodeHistory
-from maar.services.repair.ranges import token_of
 from maar.services.rules import DayWindow, Setback
 
 NO_INCARNATION = Incarnation("")
@@ -307,13 +306,10 @@ class MetaState:
         """Token and bytes of the tenant's blocks in these ranges, or in a part of them, that
         exactly these stores should hold. Others are not unpacked.
         """
-        for chunk, at in self.blocks.in_vnodes(tenant, vnodes):
-            token = token_of(block_id(chunk.raw_ids[at * ID_BYTES : (at + 1) * ID_BYTES]))
-            if within is not None and token not in within:
-                continue
+        for chunk, at in self.blocks.in_vnodes(tenant, vnodes, within):
             meta = outline(chunk.row(at))
             if is_copied(meta) and self.stores.wanted_stores(tenant, meta.store) == stores:
-                yield token, meta.size
+                yield chunk.token(at), meta.size
 
     def blocks_of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> int:
         """How many there are of those in all ranges."""

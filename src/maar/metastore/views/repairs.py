@@ -71,24 +71,17 @@ def _job_status(state: MetaState, job: JobId, at: Moment) -> RepairJob:
         percent = 100.0 * done / ranges if ranges else 100.0
     else:
         since = state.all_copied_at(job.tenant)
-    held = jobs.hindrance(state, known, at) if known is not None and not found.nothing else None
     running = state.plans.pending_of(job)
     works = running is not None and running.lease is not None
-    blocked = held is not None and not works
-    word = JobStatus.COMPLETED
-    if known is not None and not found.nothing:
-        age = 0 if since is None else known.age_ns(state, at)
-        due = known.is_due(now)
-        word = status_word(age_ns=age, due=due, blocked=blocked, schedule=known.schedule)
     return RepairJob(
         tenant=job.tenant,
         type=job.type,
-        state=word,
+        state=_word(state, known, at, works=works),
         percent_repaired=round(percent, 3),
         max_repaired_at=None if since is None else wall_of(state, since, at),
         age_s=None if since is None else (now - since) / SECOND_NS,
         remaining_s=round(found.expected_ns * (100.0 - percent) / 100.0 / SECOND_NS, 3),
-        why=_why(found, held, running, since, now),
+        why=_why(state, known, running, at) if known is not None else found.nothing,
         running=running.id if running is not None and works else None,
         ranges=ranges,
         repaired=done,
@@ -96,22 +89,49 @@ def _job_status(state: MetaState, job: JobId, at: Moment) -> RepairJob:
     )
 
 
-def _why(
-    found: JobState,
-    held: jobs.Hindrance | None,
-    running: Plan | None,
-    since: LeaseTime | None,
-    now: LeaseTime,
-) -> str:
+def _word(state: MetaState, known: jobs.KnownJob | None, at: Moment, *, works: bool) -> JobStatus:
+    if known is None or known.found.nothing:
+        return JobStatus.COMPLETED
+    if not _is_scheduled(state, known.id):
+        whole = known.found.parts == known.found.done
+        return JobStatus.COMPLETED if whole else JobStatus.ON_TIME
+    return status_word(
+        age_ns=known.age_ns(state, at),
+        due=known.is_due(at.now),
+        blocked=not works and jobs.hindrance(state, known, at) is not None,
+        schedule=known.schedule,
+        done=known.is_done,
+    )
+
+
+def _is_scheduled(state: MetaState, job: JobId) -> bool:
+    return job in REPAIRING.job_ids(state, job.tenant)
+
+
+def _why(state: MetaState, known: jobs.KnownJob, running: Plan | None, at: Moment) -> str:
+    """It never contradicts the state: what was done, what was not, and when that is due."""
+    found = known.found
     if found.nothing:
         return found.nothing
     if running is not None and running.lease is None and running.attempts:
         return f"it rests after a failure: {running.attempts[-1].cause}"
+    scheduled = _is_scheduled(state, known.id)
+    held = jobs.hindrance(state, known, at) if scheduled else None
     if held is not None:
         return held.why
-    if since is None:
+    told = _how_far(found, at.now)
+    if not scheduled:
+        return f"{told}; it is not on the schedule, since its blocks lie in one store"
+    due_in = known.due_at - at.now
+    return f"{told}; it is due in {span_text(due_in)}" if not known.is_due(at.now) else told
+
+
+def _how_far(found: JobState, now: LeaseTime) -> str:
+    if found.unfinished:
+        return "not all its blocks are at all their stores yet"
+    if found.last_success is None:
         return "it was never repaired as a whole"
-    return f"its oldest part was repaired {span_text(now - since)} ago"
+    return f"its oldest part was repaired {span_text(now - found.last_success)} ago"
 
 
 # ── one that somebody asked for ────────────────────────────────────────────────────────────────

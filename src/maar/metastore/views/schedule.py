@@ -31,7 +31,11 @@ def view(state: MetaState, known: KnownJob, at: Moment) -> JobView:
     return JobView(
         job=known.id,
         state=status.status(
-            age_ns=age_ns, due=due, blocked=due and bool(why), schedule=known.schedule
+            age_ns=age_ns,
+            due=due,
+            blocked=due and bool(why),
+            schedule=known.schedule,
+            done=known.is_done,
         ),
         priority=urgency.priority,
         last_success=None if success is None else wall_of(state, success, at),

@@ -15,7 +15,7 @@ from maar.model.ids import StoreName
 from maar.model.time import LeaseTime
 from maar.model.token_range import TokenRange
 
-NEVER = LeaseTime(-1)  # a range that was never repaired goes before all others
+NEVER = LeaseTime(-(1 << 62))  # a range that was never repaired goes before all others
 
 
 class RangeState(NamedTuple):

@@ -27,6 +27,11 @@ def token_of(block: BlockId) -> Token:
     return Token(xxhash.xxh3_64_intdigest(block.encode()))
 
 
+def token_of_raw(raw: bytes) -> Token:
+    """The same, of the bytes of which the id is the hex digits."""
+    return xxhash.xxh3_64_intdigest(raw.hex().encode())  # type: ignore[return-value]  # NewType is a call
+
+
 _FIXED = tuple(
     TokenRange(number * VNODE_TOKENS, (number + 1) * VNODE_TOKENS % RING)
     for number in range(VNODES)

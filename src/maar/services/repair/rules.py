@@ -35,8 +35,8 @@ from maar.services.repair.subranges import ExactSizes, subranges, uniform
 from maar.services.rules import NO_SHARD, Board, JobState, KindRules, PlanScope
 
 REPAIR = PlanKind("repair")
-SESSION_BLOCKS_MAX = 256  # of a vnode session, about: the leader unpacks them between requests
-PART_BLOCKS_MAX = 128  # of a range with more than that, in one session
+SESSION_BLOCKS_MAX = 128  # of a vnode session, about: the leader unpacks them between requests
+PART_BLOCKS_MAX = 64  # of a range with more than that, in one session
 SESSION_RANGES_MAX = 1_000
 INCREMENTAL_BLOCKS_MAX = 500  # of one session
 COMMITTED_BLOCKS_MAX = 16  # of one task of it …
@@ -146,6 +146,7 @@ class Repairing(KindRules):
             board.all_copied_at(job.tenant),
             resources=resources(board, stores.difference(down), schedule.lock_level),
             why_not=f"what is not copied yet waits for store {absent}: it is away" if waits else "",
+            unfinished=True,
             on_demand=board.repair_asked(job) is not None,
         )
 
@@ -343,8 +344,9 @@ def range_states(
         oldest = _oldest_first(times, before=before)
         if not oldest:
             continue
-        blocks = _in_a_vnode(board, tenant, stores)
-        numbers = oldest[: max(1, blocks_max // blocks)]
+        all_blocks = board.blocks_of(tenant, stores)  # tokens are spread evenly
+        blocks = all_blocks // VNODES + 1
+        numbers = oldest[: max(1, blocks_max * VNODES // max(1, all_blocks))]
         within = None
         if size_target and blocks > blocks_max:
             within = _oldest_part(known.get(numbers[0], NO_HISTORY), numbers[0], blocks)
@@ -377,11 +379,6 @@ def _oldest_first(times: Sequence[LeaseTime | None], *, before: LeaseTime) -> li
     """The numbers of the fixed ranges of which some part was last repaired before a time."""
     known = ((NEVER if at is None else at, number) for number, at in enumerate(times))
     return [number for at, number in sorted(known) if at < before]
-
-
-def _in_a_vnode(board: Board, tenant: TenantId, stores: tuple[StoreName, ...]) -> int:
-    """How many blocks a fixed range has, about: tokens are spread evenly."""
-    return board.blocks_of(tenant, stores) // VNODES + 1
 
 
 def _pieces(whole: TokenRange, target: int, sizes: ExactSizes | None) -> Iterable[TokenRange]:
