@@ -80,7 +80,7 @@ PLAN = (
         "--entries 100000 --etcd-entries 20000 --registrations 2000",
         "--registrations 100 --entries 1500 --etcd-entries 500 --quiet 0.5 --here",
     ),
-    Bench("failover.py", 80, "--times 5 --reads 500", "--times 1 --reads 20"),
+    Bench("failover.py", 80, "--times 4 --reads 500", "--times 1 --reads 20"),
     Bench("lone_push.py", 65, "--seconds 30 --warm 10", "--seconds 2 --warm 1"),
     Bench(
         "push.py",
