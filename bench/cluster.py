@@ -38,9 +38,9 @@ from maar.model.plan import LeasedPlan, PlanResult, QueueKey
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import DAY_NS, TimeRange
 from maar.ports.calls import Caller, LocalPort
-from maar.ports.index_reader import IndexReader, IndexView, ViewRequest
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.query import DrawFlameGraph, FlameGraph, Matcher, Scope
+from maar.ports.reader.index import IndexReader, IndexView, ViewRequest
+from maar.ports.reader.query import DrawFlameGraph, FlameGraph, Matcher, Scope
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample

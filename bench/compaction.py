@@ -32,7 +32,7 @@ from maar.adapters.stores.open import open_store
 from maar.model.block import BlockMeta
 from maar.model.ids import MAIN_STORE
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 from maar.runner.runner import SparkRunner
 from maar.runner.settings import SparkSettings
 from maar.services.compact.run import load

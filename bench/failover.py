@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from maar.adapters.rpc import MetastoreClient
 from maar.model.ids import TenantId
-from maar.ports.index_reader import ViewRequest
+from maar.ports.reader.index import ViewRequest
 from support.load.register_load import EVER
 from support.replicas.processes import ELECTION_S, FAILOVER_S, replicas
 from support.replicas.under_faults import FaultyReplicas

@@ -43,7 +43,7 @@ from maar.model.policy import CompactionSettings
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 from maar.pprof import gzip
 
 COUNTS = CompactionSettings().level_counts

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.sqlite.log import SqliteLog
-from maar.ports.log import Candidate, Head, Log, Term
+from maar.ports.metastore.log import Candidate, Head, Log, Term
 from support.etcd.cluster import running
 
 ENTRY = b"x" * 1024

@@ -48,9 +48,9 @@ from maar.model.plan import LeasedPlan, PlanResult
 from maar.model.policy import HOUR_NS
 from maar.model.time import LeaseTime, TimeRange, WallTime
 from maar.ports.calls import Caller, LocalPort
-from maar.ports.index_reader import IndexReader, IndexView, ViewRequest
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.query import DrawFlameGraph, FlameGraph, Matcher, Scope
+from maar.ports.reader.index import IndexReader, IndexView, ViewRequest
+from maar.ports.reader.query import DrawFlameGraph, FlameGraph, Matcher, Scope
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact.run import run as compact
 from maar.services.logcompact.rules import LOGCOMPACTION

@@ -33,7 +33,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import LeasedPlan, PlanResult, QueueKey
 from maar.model.profile import RawProfile, profile_id
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import (

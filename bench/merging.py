@@ -29,7 +29,7 @@ from maar.adapters.stores.open import open_store
 from maar.model.block import BlockMeta
 from maar.model.ids import MAIN_STORE
 from maar.model.profile import RawProfile
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.pprof import gzip
 from maar.pprof.schema import Profile
 from maar.services.compact.run import load

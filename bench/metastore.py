@@ -61,9 +61,9 @@ from maar.model.ids import (
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.policy import Policy
 from maar.model.time import DAY_NS, utc_day
-from maar.ports.log import Candidate
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.plan_board import PollRequest, Report
+from maar.ports.metastore.log import Candidate
+from maar.ports.plans.board import PollRequest, Report
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.services.compact.rules import COMPACT
 
 SIZES = (1_000, 100_000, 1_000_000)

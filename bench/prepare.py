@@ -37,9 +37,9 @@ from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, WorkerId
 from maar.model.plan import LeasedPlan
 from maar.model.policy import Policy
-from maar.ports.log import Candidate, Head, Term
-from maar.ports.object_store import StoreSettings
-from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
+from maar.ports.metastore.log import Candidate, Head, Term
+from maar.ports.plans.board import PollReply, PollRequest, Renewal, Report
+from maar.ports.stores.object_store import StoreSettings
 from maar.services.compact.rules import COMPACT
 from synthetic_hour import Flush, entropy, result_of, segment
 

@@ -60,9 +60,9 @@ from maar.model.labels import labels_of
 from maar.model.profile import RawProfile, profile_id
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.rules import Rules, TenantLimits
-from maar.ports.log import Candidate
-from maar.ports.membership import RingView
-from maar.ports.object_store import StoreSettings
+from maar.ports.metastore.log import Candidate
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.writer.membership import RingView
 from maar.pprof.encode import encode
 from maar.pprof.gzip import gunzip
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample

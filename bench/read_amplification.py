@@ -39,7 +39,7 @@ from maar.model.block import BlockMeta, BlockOutline
 from maar.model.ids import MAIN_STORE, TenantId
 from maar.model.plan import PlanResult, QueueKey
 from maar.model.time import DAY_NS, TimeRange
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.services.compact.rules import Compaction
 from maar.services.compact.run import run as compact
 from synthetic_hour import (

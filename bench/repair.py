@@ -32,8 +32,8 @@ from maar.model.block import TABLES, BlockMeta, File, Kind, Location
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, Shard, StoreName, TenantId
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.model.repair import LeasedRepair, RepairPart, RepairType
-from maar.ports.object_store import StoreSettings
-from maar.ports.stores import StorePlace, StorePlaces, Stores
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from maar.services.repair.ranges import vnode
 from maar.services.repair.rules import REPAIR, key_of
 from maar.services.repair.run import run

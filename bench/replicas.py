@@ -52,7 +52,7 @@ from maar.metastore.replica import snapshot
 from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.service import MetastoreService
 from maar.model.policy import Policy
-from maar.ports.log import Candidate, Log
+from maar.ports.metastore.log import Candidate, Log
 from support.etcd.cluster import running
 
 KINDS = ("registrations", "pipeline")

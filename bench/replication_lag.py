@@ -39,7 +39,7 @@ from maar.metastore.records.entries import BlocksAdded, decode
 from maar.metastore.replica.log_fold import LogFold
 from maar.model.ids import BlockId, StoreName
 from maar.model.stores import stores_of
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 
 SHARE = 0.3
 STORES = ("a", "b")

@@ -28,7 +28,7 @@ from maar.model.ids import (
 from maar.model.labels import labels_of
 from maar.model.plan import LeasedPlan, QueueKey
 from maar.model.profile import RawProfile, profile_id, profile_type
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 from maar.pprof import gzip
 from maar.pprof.encode import encode
 from maar.pprof.plain import (

@@ -39,10 +39,19 @@ from maar.model.ids import (
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.policy import Policy
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange, utc_day
-from maar.ports.index_reader import ViewRequest
-from maar.ports.log import EMPTY, Candidate, Head, Leadership, Record, Term, check_limits, follow
-from maar.ports.object_store import ObjectStore
-from maar.ports.plan_board import PollRequest, Renewal, Report
+from maar.ports.metastore.log import (
+    EMPTY,
+    Candidate,
+    Head,
+    Leadership,
+    Record,
+    Term,
+    check_limits,
+    follow,
+)
+from maar.ports.plans.board import PollRequest, Renewal, Report
+from maar.ports.reader.index import ViewRequest
+from maar.ports.stores.object_store import ObjectStore
 from maar.query.read.level0 import COLUMNS
 from maar.services.compact.rules import COMPACT
 from maar.worker.settings import WorkerSettings

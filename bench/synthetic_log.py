@@ -21,7 +21,7 @@ from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.log import Candidate, Log, in_batches
+from maar.ports.metastore.log import Candidate, Log, in_batches
 from maar.services.compact.rules import COMPACT, COMPACTION
 
 INCARNATION = Incarnation("0badcafe")

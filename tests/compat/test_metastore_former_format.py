@@ -23,7 +23,7 @@ from maar.model import keys
 from maar.model.errors import Corrupt, NotFound, Rejected
 from maar.model.ids import Incarnation
 from maar.model.policy import Policy
-from maar.ports.log import Candidate
+from maar.ports.metastore.log import Candidate
 from support.clock.fake_clock import FakeClock
 from support.stores.memory_store import MemoryStore
 

@@ -27,7 +27,7 @@ from maar.metastore.state import audit
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.log import EMPTY, Candidate, Record
+from maar.ports.metastore.log import EMPTY, Candidate, Record
 from support.metastore.every_entry import every_kind_of_entry
 from support.metastore.fold import DAY_START_NS, encode_envelope, segment
 from support.stores.memory_store import MemoryStore

@@ -26,7 +26,7 @@ from maar.metastore.replica.log_fold import NEWEST, Edition, LogFold
 from maar.metastore.state.digest import digest
 from maar.model.errors import Rejected
 from maar.model.policy import Policy
-from maar.ports.log import Candidate, Head
+from maar.ports.metastore.log import Candidate, Head
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import segment
 from support.metastore.next_version import (

@@ -20,8 +20,8 @@ from maar.model.errors import MaarError, Rejected
 from maar.model.ids import MAIN_STORE, Incarnation
 from maar.model.policy import Policy
 from maar.model.time import WallTime
-from maar.ports.log import Candidate
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.metastore.log import Candidate
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from support.lake.lost_log import Lives
 
 pytestmark = pytest.mark.component

@@ -24,11 +24,11 @@ from maar.model.errors import InvalidInput, NotLeading, Unavailable
 from maar.model.ids import MAIN_STORE, Incarnation, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange, WallTime
-from maar.ports.index_reader import ViewRequest
-from maar.ports.log import Candidate
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.operator import Status
-from maar.ports.plan_board import ConfirmDeletes, PollRequest, Renewal, Report
+from maar.ports.metastore.log import Candidate
+from maar.ports.operator.operator import Status
+from maar.ports.plans.board import ConfirmDeletes, PollRequest, Renewal, Report
+from maar.ports.reader.index import ViewRequest
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.services.compact.rules import COMPACT
 from support.clock.fake_clock import FakeClock
 from support.lake.fold_and_store import announce, objects_of, put, with_server_time

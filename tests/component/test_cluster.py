@@ -20,10 +20,10 @@ from maar.model.ids import MAIN_STORE, FencingToken, Incarnation, PlanId, Shard,
 from maar.model.plan import LeasedPlan, PlanResult, QueueKey
 from maar.model.time import SECOND_NS, TimeRange
 from maar.ports.calls import Caller, LocalPort
-from maar.ports.index_reader import IndexReader, IndexView, ViewRequest
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.query import DrawFlameGraph, FlameGraph, Matcher, Scope
-from maar.ports.runner import AttemptFailed
+from maar.ports.plans.runner import AttemptFailed
+from maar.ports.reader.index import IndexReader, IndexView, ViewRequest
+from maar.ports.reader.query import DrawFlameGraph, FlameGraph, Matcher, Scope
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.query.service import DuckEngine, QuerySettings
 from maar.runner.runner import SparkRunner
 from maar.runner.settings import SparkSettings

@@ -24,9 +24,9 @@ from maar.model.block import BlockMeta, Location
 from maar.model.errors import Damaged, MaarError, Unavailable
 from maar.model.ids import MAIN_STORE, StoreName, Zone
 from maar.model.trouble import Trouble
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.query import DrawFlameGraph, GetProfile, Scope
-from maar.ports.stores import StorePlace, StorePlaces, Stores
+from maar.ports.reader.query import DrawFlameGraph, GetProfile, Scope
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from maar.pprof.gzip import gunzip
 from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact.run import run as compact

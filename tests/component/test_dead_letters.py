@@ -21,11 +21,11 @@ from maar.model.errors import NotFound, Overloaded, Rejected
 from maar.model.ids import MAIN_STORE
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.ports.calls import LocalPort
-from maar.ports.dead_letters import GetLetter, LetterRetried, ListLetters, RetryLetter
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.log_time import Now
-from maar.ports.object_store import StoreSettings
-from maar.ports.operator import GetStatus, Status
+from maar.ports.metastore.log_time import Now
+from maar.ports.operator.dead_letters import GetLetter, LetterRetried, ListLetters, RetryLetter
+from maar.ports.operator.operator import GetStatus, Status
+from maar.ports.reader.index import IndexView, ViewRequest
+from maar.ports.stores.object_store import StoreSettings
 from support.lake.whole_lake import WholeLake, letters_of, patient, profile
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]

@@ -20,8 +20,8 @@ from maar.model.errors import InvalidInput, Rejected
 from maar.model.ids import Incarnation, TenantId
 from maar.model.predicate import EVER_NS, Mask
 from maar.model.time import SECOND_NS, WallTime
-from maar.ports.deletions import Deletion
-from maar.ports.query import GetProfile, ListLabelValues, Scope
+from maar.ports.operator.deletions import Deletion
+from maar.ports.reader.query import GetProfile, ListLabelValues, Scope
 from maar.services.compact.rules import COMPACT
 from support.lake.deleting import (
     GLOBEX,

@@ -12,7 +12,7 @@ import pytest
 from maar.metastore.service import MetastoreService
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS
-from maar.ports.plan_board import PollRequest, Renewal, Report, SchedulePlan
+from maar.ports.plans.board import PollRequest, Renewal, Report, SchedulePlan
 from maar.services.cluster.rules import CLUSTER
 from maar.services.compact.rules import COMPACT
 from maar.services.ingest import run as ingesting

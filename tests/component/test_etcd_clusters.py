@@ -16,7 +16,7 @@ from maar.adapters.etcd.connection import EtcdConnection
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.model.errors import InvalidInput, Rejected, StoreFull, Unavailable
-from maar.ports.log import EMPTY, Candidate
+from maar.ports.metastore.log import EMPTY, Candidate
 from support.etcd.cluster import EtcdCluster, apart, running
 from support.etcd.logs import PATIENCE_S, at, leading_log, open_log, until
 

@@ -19,7 +19,7 @@ from maar.model.errors import (
     Corrupt,
     Unavailable,
 )
-from maar.ports.log import EMPTY, Candidate, Head, follow
+from maar.ports.metastore.log import EMPTY, Candidate, Head, follow
 from support.etcd.cluster import EtcdCluster, Member, apart
 from support.etcd.logs import PATIENCE_S, at, leading_log, open_log
 from support.etcd.three_members import all_of, settings

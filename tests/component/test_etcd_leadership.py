@@ -15,7 +15,7 @@ from maar.model.errors import (
     Rejected,
     TermLost,
 )
-from maar.ports.log import EMPTY, Candidate, Head, Leadership, Term, follow
+from maar.ports.metastore.log import EMPTY, Candidate, Head, Leadership, Term, follow
 from support.etcd.cluster import EtcdCluster
 from support.etcd.logs import PATIENCE_S, hold, leading_log, open_log, until
 from support.etcd.three_members import all_of, between, settings

@@ -22,7 +22,7 @@ from maar.model.errors import (
     Rejected,
     TermLost,
 )
-from maar.ports.log import EMPTY, Candidate, verify
+from maar.ports.metastore.log import EMPTY, Candidate, verify
 from support.etcd.cluster import EtcdCluster
 from support.etcd.logs import PATIENCE_S, leading_log, open_log, until
 from support.etcd.three_members import all_of, settings, store_entry

@@ -17,7 +17,7 @@ from maar.model.errors import (
     TermLost,
     Unavailable,
 )
-from maar.ports.log import EMPTY, Candidate, verify
+from maar.ports.metastore.log import EMPTY, Candidate, verify
 from support.etcd.cluster import EtcdCluster, apart, running
 from support.etcd.logs import at, leading_log, open_log, until
 from support.etcd.three_members import all_of, settings, store_entry

@@ -14,7 +14,7 @@ from maar.model.errors import (
     HeadMoved,
     OutcomeUnknown,
 )
-from maar.ports.log import EMPTY, Candidate, Head
+from maar.ports.metastore.log import EMPTY, Candidate, Head
 from support.etcd.cluster import EtcdCluster
 from support.etcd.logs import PATIENCE_S, at, leading_log, open_log
 from support.etcd.three_members import between, settings, store_entry

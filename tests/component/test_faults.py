@@ -74,8 +74,8 @@ def test_a_full_store_refuses_pushes_loses_nothing_and_recovers(tmp_path: Path) 
         check_exactly_once(server, acknowledged)
 
 
-def _ready(server: Served, duty: str = "") -> int:
-    asked = {"for": duty} if duty else {}
+def _ready(server: Served, purpose: str = "") -> int:
+    asked = {"for": purpose} if purpose else {}
     url = f"{server.url}/ready"
     return httpx.get(url, params=asked, trust_env=False, verify=False, timeout=30).status_code
 

@@ -16,7 +16,7 @@ from maar.app.processes.supervisor import HANG_HELP, Supervisor, listen, with_so
 from maar.app.roles.run import Child, ProcessName
 from maar.app.settings.config import load
 from maar.model.errors import Retryable
-from maar.ports.log_time import GetNow, Now
+from maar.ports.metastore.log_time import GetNow, Now
 
 METASTORE = Child(ProcessName.METASTORE)
 

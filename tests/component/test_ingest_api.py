@@ -31,8 +31,8 @@ from maar.model.ids import HOME, NodeId
 from maar.model.profile import RawProfile
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.rules import Rules, TenantLimits
-from maar.ports.membership import RingView
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.writer.membership import RingView
 from maar.pprof import decode
 from maar.segment.service import SegmentService
 from maar.segment.settings import SegmentSettings

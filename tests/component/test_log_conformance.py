@@ -15,7 +15,7 @@ from maar.model.errors import (
     TermLost,
     TooLarge,
 )
-from maar.ports.log import (
+from maar.ports.metastore.log import (
     BATCH_BYTES_MAX,
     EMPTY,
     ENTRY_BYTES_MAX,

@@ -9,7 +9,7 @@ from maar.model.errors import (
     NotFound,
     Rejected,
 )
-from maar.ports.log import (
+from maar.ports.metastore.log import (
     EMPTY,
     Candidate,
     Head,

@@ -12,7 +12,7 @@ from maar.model.errors import (
     Rejected,
     TermLost,
 )
-from maar.ports.log import (
+from maar.ports.metastore.log import (
     EMPTY,
     Candidate,
     Head,

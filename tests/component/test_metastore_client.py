@@ -27,9 +27,9 @@ from maar.app.roles import worker_alone
 from maar.model import errors
 from maar.model.ids import ANONYMOUS, Incarnation
 from maar.model.time import LeaseTime, TimeRange
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.log_time import GetNow, Now
-from maar.ports.replica import GetReplica, PinIndex, ReplicaStatus, Vote
+from maar.ports.metastore.log_time import GetNow, Now
+from maar.ports.metastore.replica import GetReplica, PinIndex, ReplicaStatus, Vote
+from maar.ports.reader.index import IndexView, ViewRequest
 
 pytestmark = pytest.mark.component
 

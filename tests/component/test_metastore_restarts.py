@@ -22,8 +22,8 @@ from maar.model.errors import (
 )
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.log import ENTRY_BYTES_MAX, Candidate, Head, Log, Term
-from maar.ports.plan_board import Renewal
+from maar.ports.metastore.log import ENTRY_BYTES_MAX, Candidate, Head, Log, Term
+from maar.ports.plans.board import Renewal
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import entropy, segment
 from support.metastore.service_steps import W2, add, poll, report_of, view, world

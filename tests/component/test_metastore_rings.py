@@ -17,9 +17,16 @@ from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Caller
-from maar.ports.log import Head, Log, Term
-from maar.ports.membership import Beat, BeatListener, BeatReply, ListRings, RingReader, RingView
-from maar.ports.operator import RemoveWriter
+from maar.ports.metastore.log import Head, Log, Term
+from maar.ports.operator.operator import RemoveWriter
+from maar.ports.writer.membership import (
+    Beat,
+    BeatListener,
+    BeatReply,
+    ListRings,
+    RingReader,
+    RingView,
+)
 from support.metastore.rings import ACTIVE, JOINING, LEAVING, owners, writer
 from support.metastore.world import World
 

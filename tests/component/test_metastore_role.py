@@ -19,9 +19,9 @@ from maar.app.roles.readiness import MetastoreRole
 from maar.model import keys
 from maar.model.errors import MaarError, Unavailable, Unreachable
 from maar.model.ids import Incarnation
-from maar.ports.log_time import GetNow
-from maar.ports.operator import GetStatus
-from maar.ports.replica import GetReplica, TakeSnapshot
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.metastore.replica import GetReplica, TakeSnapshot
+from maar.ports.operator.operator import GetStatus
 from support.etcd.cluster import EtcdCluster, running
 from support.network.ports import free_port
 from support.processes.serving import Served, wait_for

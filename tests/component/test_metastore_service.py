@@ -18,8 +18,8 @@ from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import PlanState
 from maar.model.predicate import Mask
 from maar.model.time import SECOND_NS
-from maar.ports.index_reader import ViewRequest
-from maar.ports.plan_board import Renewal
+from maar.ports.plans.board import Renewal
+from maar.ports.reader.index import ViewRequest
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import SMALL, TENANT, segment
 from support.metastore.service_steps import RANGE, W2, add, poll, report_of, view, world

@@ -31,8 +31,8 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.model.time import SECOND_NS
-from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
-from maar.ports.probe import probe
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore, StoreSettings
+from maar.ports.stores.probe import probe
 from support.stores.memory_store import MemoryStore
 from support.stores.s3_server import S3Server
 

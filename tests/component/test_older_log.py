@@ -14,7 +14,7 @@ from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.errors import Rejected
 from maar.model.ids import MAIN_STORE, Incarnation
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 from support.docs.runbook import Runbook
 from support.lake.whole_lake import WholeLake, profile
 

@@ -16,7 +16,7 @@ from maar.adapters.rpc import MetastoreClient
 from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan
 from maar.model.time import DAY_NS
-from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
+from maar.ports.plans.board import PollReply, PollRequest, Renewal, Report
 from maar.services.compact.rules import COMPACT
 from support.load.crowd import profile
 from support.processes.serving import Served, living, run_server, wait_for

@@ -24,9 +24,9 @@ from maar.model.ids import TenantId
 from maar.model.time import SECOND_NS
 from maar.placement import wire
 from maar.placement.rules import PlacementSettings, Rules, Share, TenantLimits
-from maar.ports.log import Candidate, Head
-from maar.ports.log_time import Now
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.metastore.log import Candidate, Head
+from maar.ports.metastore.log_time import Now
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import SMALL, TENANT, entropy, segment
 

@@ -15,8 +15,8 @@ from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import ROLLBACK, PlanState
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
-from maar.ports.plan_board import PollRequest
+from maar.ports.plans.board import PollRequest
+from maar.ports.stores.object_store import ObjectStore
 from maar.services.clean.rules import CLEAN
 from maar.services.compact.rules import COMPACT
 from support.metastore.executing import (

@@ -16,11 +16,11 @@ from maar.adapters.stores.open import open_store
 from maar.model.ids import MAIN_STORE, PlanId
 from maar.model.plan import Plan, PlanKind, PlanState
 from maar.model.time import utc_day
-from maar.ports.log_time import GetNow
-from maar.ports.object_store import StoreSettings
-from maar.ports.operator import GetPlan, ListBlocks
-from maar.ports.plan_board import RollBackPlan, SchedulePlan
-from maar.ports.registrar import AddBlocks
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.operator.operator import GetPlan, ListBlocks
+from maar.ports.plans.board import RollBackPlan, SchedulePlan
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.writer.registrar import AddBlocks
 from support.metastore.executing import objects_written
 from support.network.ports import free_port
 from support.processes.executing import ExecutorProcess, Forks, Order

@@ -14,7 +14,7 @@ from maar.model.errors import NotFound
 from maar.model.ids import ProfileId, TenantId
 from maar.model.labels import Labels
 from maar.model.time import TimeRange
-from maar.ports.query import (
+from maar.ports.reader.query import (
     DrawFlameGraph,
     GetProfile,
     ListLabelNames,

@@ -26,10 +26,10 @@ from maar.model.ids import (
     TenantId,
 )
 from maar.ports.calls import Caller
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.metastore import Metastore
-from maar.ports.object_store import ObjectStore
-from maar.ports.query import DrawFlameGraph, GetProfile, Matcher, Scope
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.reader.index import IndexView, ViewRequest
+from maar.ports.reader.query import DrawFlameGraph, GetProfile, Matcher, Scope
+from maar.ports.stores.object_store import ObjectStore
 from maar.pprof.gzip import gunzip
 from support.http.front import no_causes
 from support.lake.asking import (

@@ -18,9 +18,8 @@ from maar.model.errors import MaarError
 from maar.model.ids import BlockId, TenantId
 from maar.model.predicate import EVER_NS, Mask
 from maar.model.time import TimeRange
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.object_store import ObjectStore
-from maar.ports.query import (
+from maar.ports.reader.index import IndexView, ViewRequest
+from maar.ports.reader.query import (
     DrawFlameGraph,
     ListLabelNames,
     ListLabelValues,
@@ -31,6 +30,7 @@ from maar.ports.query import (
     Scope,
     SelectSeries,
 )
+from maar.ports.stores.object_store import ObjectStore
 from maar.query import compiled
 from maar.query.service import DuckEngine, QuerySettings
 from support.lake.asking import SECOND, START, lake, store

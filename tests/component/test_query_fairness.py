@@ -17,8 +17,7 @@ from maar.model.errors import (
 from maar.model.ids import (
     TenantId,
 )
-from maar.ports.object_store import ObjectStore
-from maar.ports.query import (
+from maar.ports.reader.query import (
     DrawFlameGraph,
     ListLabelNames,
     ListProfileTypes,
@@ -26,6 +25,7 @@ from maar.ports.query import (
     RankFunctions,
     Scope,
 )
+from maar.ports.stores.object_store import ObjectStore
 from maar.query.read.reading import Reading, Stopped
 from maar.query.read.sql import Statement
 from support.lake.asking import (

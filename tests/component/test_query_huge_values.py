@@ -26,7 +26,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import LeasedPlan, QueueKey
 from maar.model.time import TimeRange
-from maar.ports.query import DrawFlameGraph, GetProfile, RankFunctions, Scope, SelectSeries
+from maar.ports.reader.query import DrawFlameGraph, GetProfile, RankFunctions, Scope, SelectSeries
 from maar.pprof.gzip import gunzip
 from maar.query.decide.selector import parse_selector
 from maar.services.compact.rules import COMPACT

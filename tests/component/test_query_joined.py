@@ -11,8 +11,8 @@ from maar.model.block import BlockMeta
 from maar.model.errors import TooLarge
 from maar.model.ids import FencingToken, Incarnation, PlanId
 from maar.model.plan import LeasedPlan
-from maar.ports.object_store import ObjectStore
-from maar.ports.query import GetProfile
+from maar.ports.reader.query import GetProfile
+from maar.ports.stores.object_store import ObjectStore
 from maar.services.compact.rules import COMPACTION
 from maar.services.logcompact.rules import LOGCOMPACT
 from maar.services.logcompact.run import run as logcompact

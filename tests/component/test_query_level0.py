@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.model.errors import Corrupt, NotFound
-from maar.ports.object_store import ObjectStore
-from maar.ports.query import GetProfile
+from maar.ports.reader.query import GetProfile
+from maar.ports.stores.object_store import ObjectStore
 from maar.query.metrics import Metrics
 from maar.query.read.level0 import DecodedPart, Level0
 from support.lake.asking import ALWAYS, START, Asker, ask, lake, service, some_profiles, store

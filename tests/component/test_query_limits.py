@@ -14,8 +14,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.model.time import TimeRange
-from maar.ports.object_store import ObjectStore
-from maar.ports.query import (
+from maar.ports.reader.query import (
     DrawFlameGraph,
     ListLabelValues,
     ListProfileTypes,
@@ -24,6 +23,7 @@ from maar.ports.query import (
     Scope,
     SelectSeries,
 )
+from maar.ports.stores.object_store import ObjectStore
 from maar.query.read.reading import Reading, Stopped
 from maar.query.read.sql import Statement
 from support.lake.asking import (

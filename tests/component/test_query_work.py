@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.model.block import File
 from maar.model.time import TimeRange
-from maar.ports.query import Matcher, RankFunctions, Scope
+from maar.ports.reader.query import Matcher, RankFunctions, Scope
 from maar.query.read.database import FOOTER_FACTOR
 from maar.query.read.level0 import COLUMNS
 from maar.query.service import DuckEngine, QuerySettings

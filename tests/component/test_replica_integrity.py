@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.fold import trust
+from maar.metastore.fold.deleting import trust
 from maar.metastore.leader import peers
 from maar.metastore.records.entries import VERSION, StateHashed, TermStarted
 from maar.metastore.replica import snapshot
@@ -20,8 +20,8 @@ from maar.metastore.state.state import NOT_RAISED, MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, Unavailable
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
-from maar.ports.index_reader import ViewRequest
-from maar.ports.log import Head
+from maar.ports.metastore.log import Head
+from maar.ports.reader.index import ViewRequest
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import with_time
 from support.metastore.fold import DAY_START_NS, TENANT, segment

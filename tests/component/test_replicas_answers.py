@@ -14,10 +14,10 @@ from maar.model.errors import (
 )
 from maar.model.ids import HOME, BlockId
 from maar.model.time import SECOND_NS
-from maar.ports.index_reader import ViewRequest
-from maar.ports.membership import Beat
-from maar.ports.operator import ListPlans
-from maar.ports.plan_board import PollRequest
+from maar.ports.operator.operator import ListPlans
+from maar.ports.plans.board import PollRequest
+from maar.ports.reader.index import ViewRequest
+from maar.ports.writer.membership import Beat
 from maar.services.compact.rules import COMPACT
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import TENANT

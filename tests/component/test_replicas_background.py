@@ -13,7 +13,7 @@ from maar.model.errors import (
     Corrupt,
     StoreFull,
 )
-from maar.ports.log import Head, Term
+from maar.ports.metastore.log import Head, Term
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import segment
 from support.metastore.replica_steps import term_of, world

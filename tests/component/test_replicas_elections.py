@@ -14,8 +14,8 @@ from maar.model.errors import (
 )
 from maar.model.ids import BlockId
 from maar.model.time import DAY_NS, SECOND_NS
-from maar.ports.log import Head
-from maar.ports.plan_board import PollRequest
+from maar.ports.metastore.log import Head
+from maar.ports.plans.board import PollRequest
 from maar.services.compact.rules import COMPACT
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually

@@ -27,9 +27,9 @@ from maar.model.ids import WorkerId
 from maar.model.policy import Level, Policy
 from maar.model.predicate import EVER_NS, Mask
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
-from maar.ports.index_reader import ViewRequest
-from maar.ports.log import Candidate
-from maar.ports.plan_board import PollRequest, Renewal, Report
+from maar.ports.metastore.log import Candidate
+from maar.ports.plans.board import PollRequest, Renewal, Report
+from maar.ports.reader.index import ViewRequest
 from maar.services.compact.rules import COMPACT
 from support.etcd.cluster import EtcdCluster, running
 from support.metastore.fold import SMALL, TENANT, entropy, result, segment

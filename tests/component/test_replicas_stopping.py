@@ -15,7 +15,7 @@ from maar.model.errors import (
     TermLost,
     Unavailable,
 )
-from maar.ports.log import Term
+from maar.ports.metastore.log import Term
 from support.clock.virtual_time import run_virtually
 from support.metastore.next_version import NEXT
 from support.metastore.replica_steps import add, follower_of, same_states, view, world

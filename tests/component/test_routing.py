@@ -23,7 +23,7 @@ from maar.model.ids import HOME, NodeId
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.rules import Rules, TenantLimits
 from maar.placement.table import new_table
-from maar.ports.membership import RingView
+from maar.ports.writer.membership import RingView
 from support.segment.writers_as_told import Writing, profile
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]

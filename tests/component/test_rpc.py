@@ -23,10 +23,10 @@ from maar.model import errors
 from maar.model.ids import ANONYMOUS, BlockId, Incarnation, PlanId, ProfileId, WorkerId
 from maar.model.time import LeaseTime, TimeRange
 from maar.ports.calls import Call
-from maar.ports.log_time import GetNow, Now
-from maar.ports.operator import GetBlock
-from maar.ports.plan_board import PollReply, PollRequest, Renewal
-from maar.ports.query import DrawFlameGraph, FlameGraph, GetProfile, QueryEngine, Scope
+from maar.ports.metastore.log_time import GetNow, Now
+from maar.ports.operator.operator import GetBlock
+from maar.ports.plans.board import PollReply, PollRequest, Renewal
+from maar.ports.reader.query import DrawFlameGraph, FlameGraph, GetProfile, QueryEngine, Scope
 from maar.ports.role import GetMetrics, GetReadiness
 from support.network.cut import lines
 from support.oracles.graphs import graph_of

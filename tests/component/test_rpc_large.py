@@ -22,8 +22,8 @@ from maar.model import errors
 from maar.model.block import BlockMeta, Dataset
 from maar.model.ids import ANONYMOUS, BlockId
 from maar.model.time import TimeRange
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.operator import ListBlocks
+from maar.ports.operator.operator import ListBlocks
+from maar.ports.reader.index import IndexView, ViewRequest
 from support.metastore.fold import TENANT, segment
 
 pytestmark = pytest.mark.component

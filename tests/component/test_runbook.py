@@ -32,8 +32,8 @@ from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.ids import MAIN_STORE
 from maar.model.policy import Policy
-from maar.ports.log import Candidate
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.metastore.log import Candidate
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from support.docs.runbook import Runbook, maar, section, sections
 from support.etcd.cluster import PREFIX, EtcdCluster, running, until
 from support.lake.fold_and_store import put

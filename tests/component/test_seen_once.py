@@ -18,8 +18,8 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, Shard
 from maar.ports.calls import Caller, LocalPort
-from maar.ports.object_store import StoreSettings
-from maar.ports.registrar import AddReply, BlockRegistrar
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.writer.registrar import AddReply, BlockRegistrar
 from maar.segment.service import SegmentService
 from maar.segment.settings import SegmentSettings
 from support.lake.query_lake import Known

@@ -17,10 +17,10 @@ from maar.app.roles.wiring import Here
 from maar.app.settings.config import Settings, load
 from maar.model.errors import Draining, InvalidInput, MaarError, Unavailable
 from maar.model.ring import WriterState
-from maar.ports.log_time import GetNow
-from maar.ports.membership import Beat, BeatReply
-from maar.ports.registrar import AddBlocks
-from maar.ports.segment_writer import PushProfiles
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.writer.membership import Beat, BeatReply
+from maar.ports.writer.registrar import AddBlocks
+from maar.ports.writer.segment_writer import PushProfiles
 from support.clock.virtual_time import until
 from support.http.memory_metastore import MemoryMetastore
 from support.http.pushed import MemoryStore

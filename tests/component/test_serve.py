@@ -24,8 +24,8 @@ from maar.app.roles import marker
 from maar.cli.client import Server
 from maar.cli.output.failure import CommandFailed
 from maar.model.ids import MAIN_STORE, Incarnation
-from maar.ports.log_time import GetNow
-from maar.ports.object_store import StoreSettings
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.stores.object_store import StoreSettings
 from maar.pprof.plain import PlainLabel, PlainSample
 from support.etcd.cluster import running
 from support.load.crowd import CPU, FAST, Pushers, check_exactly_once, level0, profile

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maar.adapters.stores.open import open_store
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 from support.load.crowd import profile
 from support.network.cut import lines
 from support.oracles.pprof_reader import canonical

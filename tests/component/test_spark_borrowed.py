@@ -17,8 +17,9 @@ from maar.adapters.rpc import RpcServer
 from maar.adapters.stores.open import open_store
 from maar.metastore.leader.stores.claim import mark
 from maar.model.errors import InvalidInput, Unavailable
-from maar.ports import log_time, plan_board
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.metastore import log_time
+from maar.ports.plans import board as plan_board
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.runner.runner import SparkRunner
 from maar.runner.settings import SparkSettings
 from maar.worker.settings import WorkerSettings

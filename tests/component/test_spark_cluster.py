@@ -17,8 +17,8 @@ from maar.app.processes.watcher import session_members
 from maar.model import keys
 from maar.model.ids import FencingToken
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.runner import AttemptFailed
+from maar.ports.plans.runner import AttemptFailed
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.runner.runner import SparkRunner
 from maar.runner.settings import SparkSettings
 from support.spark.cluster import QUICK_JVM, Cluster, Daemon, cluster, until

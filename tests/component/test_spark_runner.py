@@ -26,8 +26,8 @@ from maar.adapters.stores.open import open_store
 from maar.model.block import Kind
 from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import Account, PlanResult
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.runner import AttemptFailed, RunnerDied
+from maar.ports.plans.runner import AttemptFailed, RunnerDied
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.runner import session
 from maar.runner.runner import RunnerTiming, SparkRunner
 from maar.runner.settings import SparkSettings

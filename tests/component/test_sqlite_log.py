@@ -23,7 +23,7 @@ from maar.model.errors import (
     TermLost,
     Unavailable,
 )
-from maar.ports.log import EMPTY, Candidate, Record, verify
+from maar.ports.metastore.log import EMPTY, Candidate, Record, verify
 from support.metastore.filled_log import fill
 
 pytestmark = pytest.mark.component
@@ -227,7 +227,7 @@ def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(directory: Path)
 import asyncio, sys
 from pathlib import Path
 from maar.adapters.sqlite.log import SqliteLog
-from maar.ports.log import Candidate
+from maar.ports.metastore.log import Candidate
 
 async def main():
     log = SqliteLog.open(Path(sys.argv[1]))

@@ -31,9 +31,9 @@ from maar.model.errors import NotFound, Unavailable
 from maar.model.ids import Incarnation, WorkerId
 from maar.model.plan import Account, PlanResult
 from maar.model.time import SECOND_NS
-from maar.ports.log import Candidate
-from maar.ports.object_store import StoreSettings
-from maar.ports.plan_board import PollRequest, Report
+from maar.ports.metastore.log import Candidate
+from maar.ports.plans.board import PollRequest, Report
+from maar.ports.stores.object_store import StoreSettings
 from maar.services.compact.rules import COMPACT
 from support.lake.fold_and_store import announce, put
 from support.metastore.fold import SMALL, entropy, output, segment

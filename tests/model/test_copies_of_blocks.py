@@ -29,7 +29,7 @@ from maar.model.errors import Rejected
 from maar.model.ids import BlockId, StoreName
 from maar.model.plan import Account, PlanResult
 from maar.model.repair import RepairOrder, RepairType
-from maar.ports.log import Head
+from maar.ports.metastore.log import Head
 from maar.services.repair.ranges import vnode
 from maar.services.repair.rules import REPAIR
 from support.clock.virtual_time import run_virtually

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from maar.metastore.fold import retirement
+from maar.metastore.fold.deleting import retirement
 from maar.metastore.leader.deleting.orphans import Orphans
 from maar.metastore.leader.stores import claim
 from maar.metastore.records.effects import Completed, Leased

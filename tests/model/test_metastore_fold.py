@@ -19,7 +19,7 @@ from hypothesis.stateful import Bundle, MultipleResults, initialize, multiple, r
 from maar.metastore.decide import operator_commands, prepare, rollbacks, schedule
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.decide.workers import WorkerRegistry
-from maar.metastore.fold import retirement
+from maar.metastore.fold.deleting import retirement
 from maar.metastore.records.effects import (
     AttemptEnded,
     Compared,
@@ -67,7 +67,7 @@ from maar.model.ids import BlockId, FencingToken, WorkerId, Zone
 from maar.model.plan import ROLLBACK, Account, PlanResult, PlanSpec, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.log import Head
+from maar.ports.metastore.log import Head
 from maar.services.compact.rules import COMPACT
 from support.metastore.fold import DAY_START_NS, result, segment
 from support.oracles.fold_model import POLICY, Job, ModelledFold

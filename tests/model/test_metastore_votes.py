@@ -25,7 +25,7 @@ from maar.metastore.replica.integrity import STATE_NS, ReplicaHealth, StateVotes
 from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt
 from maar.model.time import LeaseTime, WallTime
-from maar.ports.replica import Vote
+from maar.ports.metastore.replica import Vote
 from support.metastore.fold import Fold
 
 SOUND, DOUBT, STOPPED = ReplicaHealth

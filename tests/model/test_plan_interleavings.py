@@ -25,7 +25,7 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.state.state import MetaState
 from maar.model.plan import PlanState
-from maar.ports.plan_board import ConfirmDeletes
+from maar.ports.plans.board import ConfirmDeletes
 from support.oracles.interleaved_log import POLICY, Broken, Planted
 from support.oracles.interleavings import (
     PLANNER,

@@ -17,7 +17,7 @@ from maar.metastore.state.state import MetaState
 from maar.model.errors import Rejected, Unavailable
 from maar.model.ids import HOME, Zone
 from maar.model.ring import Ring, Writer, WriterState
-from maar.ports.log import Head
+from maar.ports.metastore.log import Head
 from support.metastore.rings import ACTIVE, JOINING, LEAVING, Town, owners, writer
 
 pytestmark = pytest.mark.timeout(1200)  # on a machine that has much else to do

@@ -12,9 +12,8 @@ from maar.model.errors import InvalidInput, LeaseLost, NotFound, Rejected, Unava
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plain import plain
 from maar.model.plan import Account, LeasedPlan, PlanResult
-from maar.ports.log_time import GetNow
-from maar.ports.object_store import StoreSettings
-from maar.ports.plan_board import (
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.plans.board import (
     Answer,
     ConfirmDeletes,
     PollReply,
@@ -26,6 +25,7 @@ from maar.ports.plan_board import (
     SchedulePlan,
     ScheduleRollbacks,
 )
+from maar.ports.stores.object_store import StoreSettings
 from maar.services.clean.rules import CLEAN
 from maar.services.compact.rules import COMPACT
 from support.http.front import Front

@@ -17,7 +17,7 @@ from maar.model.ids import MAIN_STORE, BlockId, PlanId, ProfileId, Shard, StoreN
 from maar.model.plan import Plan, PlanState, QueueKey
 from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.operator import ListPlans
+from maar.ports.operator.operator import ListPlans
 from maar.services.compact.rules import COMPACT
 from support.http.front import Front
 from support.metastore.fold import segment

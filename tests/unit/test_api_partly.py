@@ -16,7 +16,7 @@ from maar.model.errors import Corrupt, Damaged
 from maar.model.ids import TenantId
 from maar.model.time import TimeRange
 from maar.ports.calls import Caller, LocalPort
-from maar.ports.query import QueryEngine, RankFunctions, Scope, Top
+from maar.ports.reader.query import QueryEngine, RankFunctions, Scope, Top
 from support.clock.virtual_time import run_virtually
 
 DAY_NS = 86_400 * 10**9

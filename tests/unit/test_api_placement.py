@@ -15,7 +15,7 @@ from maar.model.time import SECOND_NS, LeaseTime
 from maar.placement import wire
 from maar.placement.adaptive.statistics import DatasetStats, ShardUse, Stats
 from maar.placement.rules import Balancing, Rules, Share
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from support.http.command_line import Say, speaker
 from support.http.front import Front
 

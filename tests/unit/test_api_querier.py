@@ -17,7 +17,7 @@ from maar.api.query.querier import (
     series_reply,
     types_reply,
 )
-from maar.ports.query import Point, SeriesPoints
+from maar.ports.reader.query import Point, SeriesPoints
 from support.http.front import Front
 from support.http.pushed import CPU, NOW_NS, gz, pprof
 from support.oracles.graphs import graph_of

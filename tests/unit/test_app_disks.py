@@ -138,9 +138,9 @@ def test_ready_names_the_duty_that_fails_and_is_true_again_by_itself() -> None:
         disks=disks(clock, measure),
     )
 
-    def asked(duty: str = "") -> str:
+    def asked(purpose: str = "") -> str:
         clock.now_ns += LOOK_NS
-        return run(readiness(duty))
+        return run(readiness(purpose))
 
     assert asked() == ""
     measure.free_mib["store"] = 200
@@ -155,7 +155,7 @@ def test_ready_names_the_duty_that_fails_and_is_true_again_by_itself() -> None:
     assert "query: the disk of /data/log (log) has 1.0 MiB left" in asked()
     assert asked("query") != ""
     measure.free_mib |= {"store": 500, "log": 500}
-    assert [asked(duty) for duty in ("", "push", "query")] == ["", "", ""]
+    assert [asked(purpose) for purpose in ("", "push", "query")] == ["", "", ""]
 
 
 def test_a_process_that_has_no_such_duty_says_so() -> None:

@@ -9,7 +9,7 @@ from maar.metastore.records.entries import PlanExcluded
 from maar.metastore.views import reads
 from maar.model.ids import PlanId
 from maar.model.plan import ROLLBACK, Account, PlanResult, PlanState
-from maar.ports.plan_board import Answer, Report, SchedulePlan
+from maar.ports.plans.board import Answer, Report, SchedulePlan
 from maar.services.clean.rules import CLEAN
 from support.metastore.leader_term import W1, W2, LeaderDecisions
 from support.metastore.plan_steps import begin, execute, schedule_plan

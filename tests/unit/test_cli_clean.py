@@ -14,9 +14,9 @@ from maar.model import keys
 from maar.model.errors import Unavailable
 from maar.model.ids import PlanId
 from maar.model.plan import ROLLBACK, Account, PlanResult
-from maar.ports.object_store import ObjectStore
-from maar.ports.operator import FoundOrphans, OrphanObject
-from maar.ports.plan_board import PollReply, PollRequest
+from maar.ports.operator.operator import FoundOrphans, OrphanObject
+from maar.ports.plans.board import PollReply, PollRequest
+from maar.ports.stores.object_store import ObjectStore
 from support.http.command_line import Say
 from support.http.executing_commands import board, engines, front, in_virtual_time, say, store, told
 from support.http.front import Front

@@ -18,8 +18,8 @@ from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, BlockId, Shard, StoreName, TenantId
 from maar.model.plan import LeasedPlan, PlanResult, PlanSpec, QueueKey
 from maar.model.trouble import Trouble
-from maar.ports.object_store import ObjectStore
-from maar.ports.runner import AttemptFailed, RunnerDied
+from maar.ports.plans.runner import AttemptFailed, RunnerDied
+from maar.ports.stores.object_store import ObjectStore
 from maar.runner.settings import SparkSettings
 from maar.services.ingest.rules import INGEST
 from support.clock.virtual_time import Gate

@@ -21,8 +21,8 @@ from maar.model import keys
 from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, Shard
 from maar.ports.calls import LocalPort
-from maar.ports.log import Candidate
-from maar.ports.replica import ReplicaStatus
+from maar.ports.metastore.log import Candidate
+from maar.ports.metastore.replica import ReplicaStatus
 from support.clock.virtual_time import run_virtually
 from support.metastore.logged import Logged
 

@@ -32,7 +32,7 @@ from maar.model.plan import (
     QueueKey,
 )
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.operator import ListPlans
+from maar.ports.operator.operator import ListPlans
 from maar.services.compact.rules import COMPACT
 from support.http.command_line import Say, speaker
 from support.http.front import Front

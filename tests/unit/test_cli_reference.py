@@ -13,11 +13,11 @@ import pytest
 from maar.cli.main import cli
 from maar.model.block import BlockMeta
 from maar.model.plan import Plan
-from maar.ports.dead_letters import Letter, LettersPage
-from maar.ports.operator import Explanation, Loss, PlanDetail, Status
-from maar.ports.plan_board import CleanStep, RollbackReply, ScheduledPlan
-from maar.ports.plan_outcome import PlanOutcome
-from maar.ports.retention import Undone
+from maar.ports.operator.dead_letters import Letter, LettersPage
+from maar.ports.operator.operator import Explanation, Loss, PlanDetail, Status
+from maar.ports.operator.retention import Undone
+from maar.ports.plans.board import CleanStep, RollbackReply, ScheduledPlan
+from maar.ports.plans.outcome import PlanOutcome
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 ROW = re.compile(r"^\| (`-.*?) \|", re.MULTILINE)

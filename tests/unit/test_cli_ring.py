@@ -8,8 +8,8 @@ import pytest
 
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Writer, WriterState
-from maar.ports.membership import Beat
-from maar.ports.operator import ZoneStatus
+from maar.ports.operator.operator import ZoneStatus
+from maar.ports.writer.membership import Beat
 from support.http.command_line import Say, speaker
 from support.http.front import Front
 from support.http.pushed import run

@@ -11,8 +11,8 @@ import pytest
 
 from maar.model.errors import Unavailable
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.operator import LevelStatus, Status
-from maar.ports.replica import ReplicaStatus
+from maar.ports.metastore.replica import ReplicaStatus
+from maar.ports.operator.operator import LevelStatus, Status
 from support.http.command_line import Say, speaker
 from support.http.front import Front
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from maar.model.errors import Unavailable
-from maar.ports.dead_letters import Letter, LettersStatus
+from maar.ports.operator.dead_letters import Letter, LettersStatus
 from support.http.command_line import Say, speaker
 from support.http.front import Front
 from support.metastore.fold import segment

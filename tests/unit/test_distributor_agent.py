@@ -17,8 +17,8 @@ from maar.model.errors import Unavailable
 from maar.model.ids import Incarnation, TenantId
 from maar.placement import wire
 from maar.placement.rules import Rules, Share
-from maar.ports.log_time import Now
-from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
+from maar.ports.metastore.log_time import Now
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore, StoreSettings
 from support.clock.virtual_time import run_virtually, until
 from support.http.memory_metastore import MemoryMetastore
 

@@ -16,7 +16,7 @@ from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import TenantId
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.ports.calls import LocalPort
-from maar.ports.retention import RetentionStatus
+from maar.ports.operator.retention import RetentionStatus
 from support.clock.virtual_time import run_virtually, until
 from support.http.front import Front
 from support.http.pushed import CPU, MemoryWriter, OneShard, SetClock, pprof, run

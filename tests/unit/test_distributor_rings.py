@@ -9,7 +9,7 @@ from maar.model.errors import Unavailable
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.ports.calls import LocalPort
-from maar.ports.membership import RingView
+from maar.ports.writer.membership import RingView
 from support.clock.virtual_time import until
 from support.http.pushed import run
 

@@ -14,7 +14,7 @@ from maar.adapters.etcd.room import MemberStatus, room, version_refusal, worth_t
 from maar.adapters.etcd.tenure import Tenure
 from maar.adapters.etcd.values import EntryBatch, Keys, Mark, batches, pack, unpack
 from maar.model.errors import Corrupt, Rejected, Unavailable
-from maar.ports.log import EMPTY, Head, Term, follow
+from maar.ports.metastore.log import EMPTY, Head, Term, follow
 
 SECOND = 1_000_000_000
 QUOTA = 1 << 30

@@ -19,7 +19,7 @@ from maar.model.ids import BlockId, Incarnation, PlanId, Zone
 from maar.model.plan import Account, PlanResult
 from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import LeaseTime
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 from maar.services.compact.rules import COMPACT
 from support.lake.lost_log import Lives, manifest_key, tables
 from support.metastore.fold import INCARNATION, SMALL

@@ -16,7 +16,7 @@ from maar.model import keys
 from maar.model.errors import MaarError, Unavailable
 from maar.model.ids import Incarnation
 from maar.model.policy import HOUR_NS
-from maar.ports.log import Head
+from maar.ports.metastore.log import Head
 from support.clock.virtual_time import run_virtually, until
 from support.lake.lost_log import Lives, tables
 from support.metastore.fold import INCARNATION, SMALL, Fold

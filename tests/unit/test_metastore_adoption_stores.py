@@ -14,8 +14,8 @@ from maar.model.block import BlockMeta, Location
 from maar.model.errors import Unavailable
 from maar.model.ids import BlockId, StoreName
 from maar.model.stores import StoreSet, StoreSpec, keys_at, stores_of
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.stores import StorePlace, StorePlaces, Stores
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from support.lake.lost_log import SIZE, Lives
 from support.lake.several_stores import NamedStore
 from support.metastore.copies import EU, MAIN, Repairing

@@ -25,7 +25,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.model.time import LeaseTime
-from maar.ports.log import Record
+from maar.ports.metastore.log import Record
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import INCARNATION, segment
 from support.metastore.operations import new_log, run

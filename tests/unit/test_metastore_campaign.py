@@ -9,7 +9,7 @@ import pytest
 from maar.background import first_ended
 from maar.metastore.leader.campaign import Campaign, resign
 from maar.model.errors import Rejected, Unavailable
-from maar.ports.log import Candidate, Term
+from maar.ports.metastore.log import Candidate, Term
 from support.clock.virtual_time import run_virtually, until
 from support.metastore.memory_log import MemoryLog, SharedLog
 

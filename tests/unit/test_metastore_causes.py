@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore.fold import retirement
+from maar.metastore.fold.deleting import retirement
 from maar.metastore.leader.deleting import cleaning
 from maar.metastore.records.entries import BlocksExpired
 from maar.metastore.state import snapshot_parts, snapshot_records

@@ -32,8 +32,8 @@ from maar.model.ids import (
 )
 from maar.model.stores import StoreSet, StoreSpec
 from maar.model.time import LeaseTime, WallTime
-from maar.ports.log import Candidate
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log import Candidate
+from maar.ports.stores.object_store import ObjectStore
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually
 from support.lake.lost_log import Lives

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.fold import retirement
+from maar.metastore.fold.deleting import retirement
 from maar.metastore.leader.deleting import cleaning
 from maar.metastore.leader.deleting.cleaner import CleanerBounds
 from maar.metastore.leader.held_back import REST_NS

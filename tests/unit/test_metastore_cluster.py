@@ -7,7 +7,7 @@ import pytest
 
 from maar.metastore.decide import rollbacks, schedule, wishes
 from maar.metastore.decide.schedule import Wish
-from maar.metastore.fold import rollback
+from maar.metastore.fold.plans import rollback
 from maar.metastore.records.effects import Completed, Effect, Leased, Refused, Scheduled
 from maar.metastore.records.entries import PlansScheduled, PolicySet
 from maar.metastore.state import audit, snapshot_parts
@@ -22,7 +22,7 @@ from maar.model.policy import KindTerms, Policy
 from maar.model.refusal import Refusal
 from maar.model.schedule import Schedule
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.plan_board import Report, SchedulePlan
+from maar.ports.plans.board import Report, SchedulePlan
 from maar.services.cluster.rules import CLUSTER, CLUSTERING
 from maar.services.compact.rules import COMPACT
 from maar.services.rules import JobState, Setback

@@ -13,7 +13,7 @@ from maar.model import keys
 from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import Incarnation
 from maar.model.time import WallTime
-from maar.ports.log import Candidate
+from maar.ports.metastore.log import Candidate
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import INCARNATION

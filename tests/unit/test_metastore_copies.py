@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from maar.metastore.fold import copies
+from maar.metastore.fold.stores import copies
 from maar.metastore.records.effects import CopiesLost, CopyAdded, CopyEnded, Effect, Refused
 from maar.metastore.records.entries import (
     BlocksForgotten,

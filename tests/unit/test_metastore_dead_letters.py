@@ -21,7 +21,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, segment_id
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.object_store import ObjectInfo
+from maar.ports.stores.object_store import ObjectInfo
 from support.clock.virtual_time import run_virtually, until
 from support.lake.fold_and_store import put
 from support.metastore.dead_letters import LetterLake, letter_key

@@ -32,7 +32,7 @@ from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, PlanId, Shard, Worker
 from maar.model.lane import Item
 from maar.model.plan import JobId, PlanKind, QueueKey
 from maar.model.policy import Policy
-from maar.ports.log import Head
+from maar.ports.metastore.log import Head
 from support.metastore.fold import segment
 
 # ── what the hash leaves out, why, and a lie about it that is found all the same ────────────────

@@ -26,7 +26,7 @@ from maar.model.ids import BlockId, Zone
 from maar.model.plan import Account, PlanResult
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.operator import Explanation
+from maar.ports.operator.operator import Explanation
 from maar.services.compact.rules import COMPACT, batch_of, cut
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment
 from support.metastore.plans import add_plan, complete_plan, fail_plan, lease_plan

@@ -7,7 +7,7 @@ import pytest
 
 from maar.metastore.decide import wishes
 from maar.metastore.decide.schedule import Wish
-from maar.metastore.fold import deletion
+from maar.metastore.fold.deleting import deletion
 from maar.metastore.leader.stores import committing
 from maar.metastore.records.effects import Completed, Effect, Refused
 from maar.metastore.records.entries import (
@@ -38,7 +38,7 @@ from maar.model.predicate import Mask
 from maar.model.refusal import Refusal
 from maar.model.stores import StoreSet, StoreSpec
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.plan_board import Outcome, PollReply, PollRequest, Report, SchedulePlan
+from maar.ports.plans.board import Outcome, PollReply, PollRequest, Report, SchedulePlan
 from maar.services.compact.rules import COMPACT
 from maar.services.ingest.rules import INGEST, OUTPUTS_MAX, key_of
 from maar.services.kinds import KINDS

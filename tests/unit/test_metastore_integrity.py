@@ -18,7 +18,7 @@ from maar.metastore.replica.integrity import (
 )
 from maar.metastore.state.digest import digest
 from maar.model.errors import Corrupt
-from maar.ports.replica import Vote
+from maar.ports.metastore.replica import Vote
 from support.metastore.every_entry import every_kind_of_entry
 from support.metastore.fold import Fold
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore.fold import plan as plans
+from maar.metastore.fold.plans import plan as plans
 from maar.metastore.records.effects import AttemptEnded, Completed, Leased, Refused, Renewed
 from maar.metastore.records.entries import PlanExcluded
 from maar.model.ids import PlanId
 from maar.model.plan import AttemptEnd, PlanState
-from maar.ports.plan_board import Report
+from maar.ports.plans.board import Report
 from support.metastore.fold import SMALL, Fold
 from support.metastore.leader_term import W1, W2, LeaderDecisions
 

@@ -19,8 +19,8 @@ from maar.model.ids import BlockId, WorkerId
 from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.operator import ListPlans
-from maar.ports.plan_board import Report
+from maar.ports.operator.operator import ListPlans
+from maar.ports.plans.board import Report
 from maar.services.compact.rules import COMPACT, COMPACTION
 from maar.services.kinds import KINDS, Kinds, PlanLine
 from maar.services.publish import always

@@ -34,7 +34,7 @@ from maar.model.plan import Account, LeasedPlan, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Level, Policy
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 from maar.services.compact.rules import COMPACT, COMPACTION
 from support.clock.virtual_time import run_virtually
 from support.lake.whole_lake import NOON_NS, WholeLake, profile

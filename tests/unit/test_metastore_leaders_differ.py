@@ -7,8 +7,8 @@ import random
 import pytest
 
 from maar.metastore.decide import schedule, verdict
-from maar.metastore.fold import plan as plans
 from maar.metastore.fold.apply import apply
+from maar.metastore.fold.plans import plan as plans
 from maar.metastore.records.effects import Leased, Scheduled
 from maar.metastore.records.entries import (
     Entry,

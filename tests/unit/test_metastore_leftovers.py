@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.fold import leftovers
+from maar.metastore.fold.plans import leftovers
 from maar.metastore.leader.deleting.cleaner import BOUNDS, CleanerBounds
 from maar.metastore.leader.held_back import REST_NS
 from maar.metastore.records.effects import Leased, Refused, Swept

@@ -14,7 +14,7 @@ from maar.metastore.state.state import NO_FLOOR
 from maar.model.block import BlockMeta
 from maar.model.errors import NotFound, Unavailable
 from maar.model.ids import StoreName
-from maar.ports.stores import Stores
+from maar.ports.stores.stores import Stores
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import SeveralStores
 from support.metastore.copies import EU, MAIN, US

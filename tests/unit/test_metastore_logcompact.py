@@ -20,8 +20,8 @@ from maar.model.plan import Account, PlanKind, PlanResult, PlanSpec, PlanState
 from maar.model.policy import KindTerms, LogcompactRule, Policy
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS
-from maar.ports.log import Head
-from maar.ports.plan_board import Report, SchedulePlan
+from maar.ports.metastore.log import Head
+from maar.ports.plans.board import Report, SchedulePlan
 from maar.services.compact.rules import COMPACT, COMPACTION
 from maar.services.logcompact.rules import LOGCOMPACT, LOGCOMPACTION
 from support.metastore.fold import SMALL, TENANT, Fold, segment

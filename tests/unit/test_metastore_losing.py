@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maar.block.read.damage import damages
-from maar.metastore.fold import losing
+from maar.metastore.fold.deleting import losing
 from maar.metastore.leader.deleting import cleaning
 from maar.metastore.records.effects import Cancelled, Lost, Refused
 from maar.metastore.records.entries import BlocksLost, Reincarnated

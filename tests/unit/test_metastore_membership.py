@@ -11,7 +11,7 @@ from maar.model.errors import InvalidInput, NotFound, Overloaded, Rejected, Unav
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Writer
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.membership import Beat
+from maar.ports.writer.membership import Beat
 from support.metastore.fold import SMALL, Fold
 from support.metastore.rings import ACTIVE, JOINING, LEAVING, Town, owners, writer
 

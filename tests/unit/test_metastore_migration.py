@@ -19,7 +19,7 @@ from maar.model.errors import (
     Rejected,
     Unavailable,
 )
-from maar.ports.log import Candidate, Head, Record, Term
+from maar.ports.metastore.log import Candidate, Head, Record, Term
 from support.metastore.fold import INCARNATION
 from support.metastore.logged import Logged, fold_log
 from support.metastore.memory_log import MemoryLog, SharedLog

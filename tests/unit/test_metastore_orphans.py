@@ -19,7 +19,7 @@ from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, Shard
 from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime
-from maar.ports.log import Head
+from maar.ports.metastore.log import Head
 from support.clock.virtual_time import run_virtually, until
 from support.lake.fold_and_store import put
 from support.lake.lost_log import Lives

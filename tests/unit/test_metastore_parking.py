@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from maar.metastore.decide import operator_commands, schedule
-from maar.metastore.fold import parking
-from maar.metastore.fold import plan as plans
+from maar.metastore.fold.plans import parking
+from maar.metastore.fold.plans import plan as plans
 from maar.metastore.records.effects import (
     AttemptEnded,
     Cancelled,

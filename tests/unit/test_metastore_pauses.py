@@ -16,7 +16,7 @@ from maar.metastore.state import marks
 from maar.metastore.state.digest import digest
 from maar.model.ids import WorkerId
 from maar.model.time import LeaseTime, WallTime
-from maar.ports.log import EMPTY, Term, follow
+from maar.ports.metastore.log import EMPTY, Term, follow
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import SMALL, Fold, encode_envelope, segment
 from support.stores.memory_store import MemoryStore

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.fold.trust import Clocks
+from maar.metastore.fold.deleting.trust import Clocks
 from maar.metastore.leader.peers import CLOCK_FRESH_NS, FRESH_NS, Peers
 from maar.metastore.records.effects import Compared
 from maar.metastore.records.entries import StateHashed, VersionActivated
@@ -17,7 +17,7 @@ from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
 from maar.model.errors import Unavailable
 from maar.model.time import SECOND_NS
 from maar.ports.calls import LocalPort
-from maar.ports.replica import ReplicaStatus, Vote
+from maar.ports.metastore.replica import ReplicaStatus, Vote
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually, until
 from support.metastore.fold import Fold

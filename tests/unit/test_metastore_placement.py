@@ -30,7 +30,7 @@ from maar.model.time import SECOND_NS, LeaseTime
 from maar.placement import stored, wire
 from maar.placement.rules import Balancing, PlacementSettings, Rules, Share, TenantLimits
 from maar.placement.stored import StoredNames
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually, until
 from support.metastore.fold import INCARNATION, TENANT, Fold, segment

@@ -18,7 +18,7 @@ from maar.model.plan import Account, PlanResult
 from maar.model.policy import Policy
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.object_store import ObjectInfo
+from maar.ports.stores.object_store import ObjectInfo
 from maar.services.compact.rules import COMPACT
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import DAY, SMALL, TENANT, Fold, output, segment

@@ -10,7 +10,7 @@ import pytest
 from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.replica.read_ahead import ReadAhead
 from maar.model.errors import Unavailable
-from maar.ports.log import BATCH_BYTES_MAX, EMPTY, Log, Record, Term, follow
+from maar.ports.metastore.log import BATCH_BYTES_MAX, EMPTY, Log, Record, Term, follow
 from support.clock.virtual_time import run_virtually
 from support.stores.memory_store import MemoryStore
 

@@ -27,8 +27,8 @@ from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import PlanId, TenantId
 from maar.model.plan import Account, PlanResult, PlanState
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
-from maar.ports.index_reader import ViewRequest
-from maar.ports.operator import ListPlans, Status
+from maar.ports.operator.operator import ListPlans, Status
+from maar.ports.reader.index import ViewRequest
 from maar.services.compact.rules import COMPACT
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, result, segment

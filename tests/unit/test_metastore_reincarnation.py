@@ -28,8 +28,8 @@ from maar.model.plan import PlanState
 from maar.model.policy import HOUR_NS
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
-from maar.ports.log import Head
-from maar.ports.plan_board import PollRequest
+from maar.ports.metastore.log import Head
+from maar.ports.plans.board import PollRequest
 from maar.services.compact.rules import COMPACT
 from support.lake.lost_log import Lives
 from support.metastore.fold import INCARNATION, SMALL, Fold, output, segment

@@ -19,7 +19,7 @@ from maar.model.ids import TenantId
 from maar.model.plan import Account, JobId, PlanResult
 from maar.model.repair import LostBlock, RangeResult, RepairType
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.plan_board import CommitPart
+from maar.ports.plans.board import CommitPart
 from maar.services.repair.ranges import VNODES, vnode, vnodes
 from maar.services.repair.rules import REPAIR
 from support.lake.fold_and_store import Lake

@@ -18,7 +18,7 @@ from maar.model.repair import LostBlock, RangeResult, RepairType
 from maar.model.schedule import AlarmLevel
 from maar.model.stores import CopyBad
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.plan_board import PartCommitted
+from maar.ports.plans.board import PartCommitted
 from maar.services.repair import rules
 from maar.services.repair.ranges import VNODES, token_of, vnode, vnode_number
 from maar.services.repair.rules import REPAIR, REPAIRING, tasks

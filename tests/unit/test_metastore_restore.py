@@ -23,7 +23,7 @@ from maar.model.errors import (
 )
 from maar.model.ids import Incarnation, WorkerId
 from maar.model.time import LeaseTime, WallTime
-from maar.ports.log import Candidate, Head
+from maar.ports.metastore.log import Candidate, Head
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import INCARNATION
 from support.metastore.logged import Logged, fold_log

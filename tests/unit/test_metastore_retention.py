@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore.fold import retention
 from maar.metastore.fold.apply import apply
+from maar.metastore.fold.deleting import retention
 from maar.metastore.leader.deleting import cleaner
 from maar.metastore.leader.deleting.cleaner import CleanerBounds
 from maar.metastore.records.effects import Completed, Expired, Refused, RetentionChanged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore.fold import retention, trust
+from maar.metastore.fold.deleting import retention, trust
 from maar.metastore.leader.deleting import cleaner
 from maar.metastore.leader.deleting.cleaner import CleanerBounds
 from maar.metastore.records.entries import BlocksAdded

@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from maar.metastore.fold import leftovers
+from maar.metastore.fold.plans import leftovers
 from maar.metastore.leader.deleting.cleaner import CleanerBounds
 from maar.metastore.leader.deleting.orphans_of_stores import OrphansOfStores
 from maar.metastore.leader.stores import claim
@@ -30,8 +30,8 @@ from maar.model.plan import REPAIR, Account, PlanResult
 from maar.model.repair import RangeResult
 from maar.model.stores import StoreSet, StoreSpec, keys_at, stores_of
 from maar.model.time import LeaseTime
-from maar.ports.object_store import StoreSettings
-from maar.ports.stores import StorePlace, StorePlaces
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import SeveralStores
 from support.metastore.copies import EU, MAIN, US, Repairing, want

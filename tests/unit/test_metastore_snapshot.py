@@ -33,7 +33,7 @@ from maar.model.errors import Corrupt, Rejected
 from maar.model.ids import BlockId, Incarnation, TenantId, WorkerId
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.log import Head
+from maar.ports.metastore.log import Head
 from support.metastore.every_entry import every_kind_of_entry
 from support.metastore.fold import Fold, segment
 

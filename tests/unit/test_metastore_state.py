@@ -12,8 +12,8 @@ import pytest
 from maar.metastore.decide import prepare
 from maar.metastore.decide.lease_clock import LeaseClock
 from maar.metastore.decide.schedule import Wish, assign
-from maar.metastore.fold import retirement
 from maar.metastore.fold.apply import Indexed, apply
+from maar.metastore.fold.deleting import retirement
 from maar.metastore.records.effects import Compared, Refused, Registered, Voted
 from maar.metastore.records.entries import (
     VERSION,
@@ -44,8 +44,8 @@ from maar.model.ids import BlockId, TenantId, WorkerId, segment_id
 from maar.model.policy import Level, Policy, check_policy
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
-from maar.ports.index_reader import ViewRequest
-from maar.ports.operator import Status
+from maar.ports.operator.operator import Status
+from maar.ports.reader.index import ViewRequest
 from support.metastore.fold import (
     DAY_START_NS,
     SMALL,

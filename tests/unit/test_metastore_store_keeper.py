@@ -14,8 +14,8 @@ from maar.model import keys
 from maar.model.errors import NotFound, Rejected, Unavailable
 from maar.model.ids import Incarnation, StoreName, TenantId
 from maar.model.stores import StoreSet, StoreSpec, TenantStores, keys_at, stores_of
-from maar.ports.store_removal import RemovedStore
-from maar.ports.stores import stores_of as alone
+from maar.ports.operator.store_removal import RemovedStore
+from maar.ports.stores.stores import stores_of as alone
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake
 from support.lake.kept_stores import MARKER, Kept

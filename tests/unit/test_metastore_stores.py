@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from maar.metastore.decide import operator_commands
-from maar.metastore.fold.plan import all_plans
+from maar.metastore.fold.plans.plan import all_plans
 from maar.metastore.records.effects import Completed, Leased, Refused, Scheduled
 from maar.metastore.records.entries import BlocksAdded, PlanCompleted, PlansScheduled
 from maar.model.block import BlockMeta
@@ -17,7 +17,7 @@ from maar.model.ids import BlockId, StoreName
 from maar.model.plan import Account, PlanResult, PlanSpec, PlanState
 from maar.model.policy import Level
 from maar.model.refusal import Refusal
-from maar.ports.plan_board import Report
+from maar.ports.plans.board import Report
 from maar.services.compact.rules import COMPACT, COMPACTION
 from support.metastore.fold import SMALL, Fold, output, result, segment
 from support.metastore.leader_term import LeaderDecisions

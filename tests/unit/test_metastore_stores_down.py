@@ -10,10 +10,10 @@ from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.service import MetastoreService
 from maar.model.ids import FencingToken, PlanId, StoreName
 from maar.model.stores import StoreSet, StoreSpec
-from maar.ports.log import Candidate
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.repairs import RepairJob
-from maar.ports.stores import StorePlace, StorePlaces, Stores
+from maar.ports.metastore.log import Candidate
+from maar.ports.operator.repairs import RepairJob
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import NamedStore

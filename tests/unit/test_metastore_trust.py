@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore.fold import trust
-from maar.metastore.fold.trust import ClockTrust
+from maar.metastore.fold.deleting import trust
+from maar.metastore.fold.deleting.trust import ClockTrust
 from maar.metastore.leader.deleting.cleaner import STORE_CLOCK_NS
 from maar.metastore.records.effects import Expired, HoldChanged, Refused
 from maar.metastore.records.entries import (

@@ -15,8 +15,8 @@ from maar.metastore.state.digest import digest
 from maar.model import keys
 from maar.model.ids import Incarnation
 from maar.model.time import LeaseTime
-from maar.ports.log import Record
-from maar.ports.replica import ReplicaStatus
+from maar.ports.metastore.log import Record
+from maar.ports.metastore.replica import ReplicaStatus
 from support.lake.fold_and_store import objects_of
 from support.metastore.fold import INCARNATION
 from support.metastore.operations import new_log, restore_into_new, run

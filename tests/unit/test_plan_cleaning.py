@@ -15,7 +15,7 @@ from maar.metastore.records.entries import (
 )
 from maar.model.plan import AttemptEnd, PlanState
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.plan_board import Report
+from maar.ports.plans.board import Report
 from maar.services.clean.rules import CLEANING
 from maar.services.rules import JobState, PlanScope
 from support.metastore.fold import DAY_START_NS, result

@@ -16,7 +16,7 @@ from maar.model.ids import PlanId
 from maar.model.plan import AttemptEnd, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.plan_board import Report
+from maar.ports.plans.board import Report
 from support.lake.fold_and_store import WatchedFold
 from support.metastore.fold import SMALL, Fold, result
 from support.metastore.leader_term import W1, W2, W3, LeaderDecisions

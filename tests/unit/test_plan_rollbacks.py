@@ -22,7 +22,7 @@ from maar.model.errors import LeaseLost, NotFound, Unavailable
 from maar.model.ids import FencingToken, Incarnation, PlanId
 from maar.model.plan import PlanState
 from maar.model.refusal import Refusal
-from maar.ports.plan_board import ConfirmDeletes, Report
+from maar.ports.plans.board import ConfirmDeletes, Report
 from support.metastore.fold import output, result
 from support.metastore.leader_term import W1, W2, W3, LeaderDecisions
 from support.metastore.plan_steps import (

@@ -10,7 +10,7 @@ from maar.metastore.records.effects import Leased
 from maar.metastore.records.entries import PlansLeased, PlansScheduled
 from maar.model.ids import PlanId, TenantId, WorkerId
 from maar.model.plan import PlanSpec, PlanState, QueueKey
-from maar.ports.plan_board import Answer, Execution
+from maar.ports.plans.board import Answer, Execution
 from maar.services.compact.rules import COMPACT
 from maar.services.ingest.rules import INGEST
 from maar.services.logcompact.rules import LOGCOMPACT

@@ -8,7 +8,7 @@ from maar.metastore.decide import wishes
 from maar.metastore.records.entries import PlanBisected, PlansArchived
 from maar.model.errors import InvalidInput, Overloaded
 from maar.model.plan import PlanKind
-from maar.ports.plan_board import ScheduledPlan, SchedulePlan
+from maar.ports.plans.board import ScheduledPlan, SchedulePlan
 from maar.services.clean.rules import CLEAN
 from maar.services.compact.rules import COMPACT
 from support.metastore.leader_term import LeaderDecisions

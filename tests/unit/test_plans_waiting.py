@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 
 from maar.metastore.decide import rollbacks
-from maar.metastore.fold import leftovers
+from maar.metastore.fold.plans import leftovers
 from maar.metastore.records.effects import Cancelled, Leased, Refused
 from maar.metastore.records.entries import AttemptKey, BlocksExpired, PlansScheduled
 from maar.model.ids import BlockId, PlanId
 from maar.model.plan import PlanSpec, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS
-from maar.ports.plan_board import Report
+from maar.ports.plans.board import Report
 from maar.services.compact.rules import COMPACT
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, result
 from support.metastore.leader_term import W1, W2, LeaderDecisions

@@ -7,14 +7,17 @@ from importlib import import_module
 from typing import Any
 
 from maar import ports
-from maar.ports import metastore, query, rates, replica, role, segment_writer
+from maar.ports import role
 from maar.ports.calls import Call
-from maar.ports.metastore import Metastore
-from maar.ports.query import QueryEngine
-from maar.ports.rates import RateKeeper
-from maar.ports.replica import MetastoreReplica
+from maar.ports.metastore import metastore, replica
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.metastore.replica import MetastoreReplica
+from maar.ports.reader import query
+from maar.ports.reader.query import QueryEngine
 from maar.ports.role import Role
-from maar.ports.segment_writer import SegmentWriter
+from maar.ports.writer import rates, segment_writer
+from maar.ports.writer.rates import RateKeeper
+from maar.ports.writer.segment_writer import SegmentWriter
 
 CALLS: tuple[type[Call[Any, Any]], ...] = (
     *metastore.CALLS,
@@ -28,7 +31,7 @@ CALLS: tuple[type[Call[Any, Any]], ...] = (
 
 def test_every_request_that_is_declared_is_served() -> None:
     modules = [
-        import_module(f"maar.ports.{one.name}") for one in pkgutil.iter_modules(ports.__path__)
+        import_module(one.name) for one in pkgutil.walk_packages(ports.__path__, "maar.ports.")
     ]
     declared = {
         value

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from maar.ports.query import FlameGraph
+from maar.ports.reader.query import FlameGraph
 from maar.query.decide.flamegraph import Stacks, flamegraph
 from support.oracles.graphs import graph_of
 

@@ -10,7 +10,7 @@ import msgspec
 from maar.model.block import BlockMeta
 from maar.model.ids import TenantId
 from maar.model.time import SECOND_NS, TimeRange
-from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.reader.index import IndexView, ViewRequest
 from maar.query.read.known_views import BLOCK_BYTES, KnownViews, round_out
 from support.metastore.fold import segment
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from maar.model.labels import Labels
-from maar.ports.query import Matcher
+from maar.ports.reader.query import Matcher
 from maar.query.decide.exact import integers, magnitude
 from maar.query.decide.overflow import NAMED_MAX, Heavy, overflow, selector_text
 from maar.query.decide.selector import parse_selector

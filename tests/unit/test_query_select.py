@@ -7,7 +7,7 @@ from maar.model.block import BlockMeta, Dataset, Kind
 from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId
 from maar.model.time import TimeRange
-from maar.ports.query import Matcher
+from maar.ports.reader.query import Matcher
 from maar.query.decide.select import (
     check_matchers,
     dataset_labels,

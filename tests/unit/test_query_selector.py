@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maar.model.errors import InvalidInput
-from maar.ports.query import Matcher
+from maar.ports.reader.query import Matcher
 from maar.query.decide.selector import parse_selector
 
 

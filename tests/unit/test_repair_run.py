@@ -17,8 +17,8 @@ from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.model.repair import LeasedRepair, RangeResult, RepairPart, RepairType
 from maar.model.token_range import TokenRange
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.stores import StorePlace, StorePlaces, Stores
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from maar.services.repair.rules import REPAIR, key_of
 from maar.services.repair.run import _Task, run
 from support.lake.block_plans import INCARNATION, TENANT, WALL_NS, Bench, raw_profile

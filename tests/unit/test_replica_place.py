@@ -13,7 +13,7 @@ from maar.app.roles.wiring import etcd_settings
 from maar.app.settings.config import Settings, load
 from maar.app.settings.log_url import EtcdPlace, FilePlace, place_in
 from maar.model.errors import InvalidInput
-from maar.ports.log import Candidate
+from maar.ports.metastore.log import Candidate
 
 THREE = "127.0.0.1:4051,127.0.0.1:4052,127.0.0.1:4053"
 

@@ -39,7 +39,7 @@ from maar.model.schedule import (
     pattern,
 )
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime
-from maar.ports.plan_board import Answer, SchedulePlan
+from maar.ports.plans.board import Answer, SchedulePlan
 from maar.scheduling import rules
 from maar.services.clean.rules import CLEAN
 from maar.services.compact.rules import COMPACT, COMPACTION

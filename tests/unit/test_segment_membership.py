@@ -13,7 +13,7 @@ from maar.model.errors import InvalidInput, MaarError, TermLost, Unavailable
 from maar.model.ids import HOME, NodeId
 from maar.model.ring import Writer, WriterState
 from maar.ports.calls import LocalPort
-from maar.ports.membership import Beat, BeatReply
+from maar.ports.writer.membership import Beat, BeatReply
 from maar.segment.membership import TELL_S_MAX, Membership, wait_s
 from support.clock.virtual_time import run_virtually as run
 from support.clock.virtual_time import until

@@ -11,8 +11,8 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Overloaded, StoreFull, Unavailable
 from maar.model.ids import Incarnation, Shard, block_time_ns
-from maar.ports.log_time import Now
-from maar.ports.registrar import AddReply
+from maar.ports.metastore.log_time import Now
+from maar.ports.writer.registrar import AddReply
 from maar.segment.memory import held_bytes
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import LoopClock, until

@@ -17,7 +17,7 @@ from maar.model.ids import MAIN_STORE, FencingToken, Incarnation, PlanId, Tenant
 from maar.model.keys import is_ingested
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.model.time import DAY_NS, LeaseTime
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 from maar.services.ingest import run
 from maar.services.ingest.known import known_blocks
 from maar.services.ingest.rules import INGEST, INGESTION, key_of

@@ -10,8 +10,8 @@ import pytest
 from maar.model import keys
 from maar.model.errors import LeaseLost, Unavailable
 from maar.model.ids import MAIN_STORE, StoreName, TenantId
-from maar.ports.object_store import StoreSettings
-from maar.ports.stores import StorePlace, StorePlaces, Stores
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from maar.services.compact.run import run as compact
 from maar.services.publish import Publisher
 from support.segment.writer_in_memory import raw_profile

@@ -16,7 +16,7 @@ from maar.model.errors import Overloaded, Unreachable
 from maar.model.ids import TenantId
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Call
-from maar.ports.rates import RateKeeper
+from maar.ports.writer.rates import RateKeeper
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually
 

@@ -219,7 +219,7 @@ def test_segments_of_refused_pushes_are_no_more_than_those() -> None:
 
 
 def test_a_crash_is_seen_and_the_complaint_of_a_killed_spark_is_none() -> None:
-    ours = f'level=error trace="{checks.TRACE} File maar/metastore/fold/plan.py: KeyError"\n'
+    ours = f'level=error trace="{checks.TRACE} File maar/metastore/fold/plans/plan.py: KeyError"\n'
     sparks = f"{checks.TRACE}\nFile site-packages/pyspark/accumulators.py\nEOFError\n"
     later = "event=quiet\n" * checks.TRACE_LINES
     assert checks.crashes(sparks + later) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from maar.model.errors import InvalidInput
-from maar.ports.runner import RunnerDied
+from maar.ports.plans.runner import RunnerDied
 from maar.spark.borrowed_spark import context_of, warm_up
 from support.clock.virtual_time import Gate, run_virtually
 

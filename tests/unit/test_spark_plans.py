@@ -14,8 +14,8 @@ from maar.app.execution import with_own_secrets
 from maar.metastore.leader.stores.claim import mark
 from maar.model.errors import InvalidInput
 from maar.model.ids import Incarnation
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.stores import StorePlace, StorePlaces, one_place
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces, one_place
 from maar.spark import plans
 from support.http.front import Front
 from support.metastore.asked_plans import LEASE_S, add_segments, compact_plan, lease, leave_object

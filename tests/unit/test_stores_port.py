@@ -13,8 +13,8 @@ from maar.model.block import Location
 from maar.model.errors import Corrupt, NotFound, Unavailable
 from maar.model.ids import BlockId, StoreName, Zone
 from maar.model.trouble import Trouble
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.stores import AVOIDED_S, AWAY_S, StorePlace, StorePlaces, Stores, stores_of
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.stores import AVOIDED_S, AWAY_S, StorePlace, StorePlaces, Stores, stores_of
 from support.stores.memory_store import MemoryStore
 
 BLOCK = BlockId("0" * 32)

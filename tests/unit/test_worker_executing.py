@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from maar.model.errors import Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.refusal import Refusal
-from maar.ports.plan_board import Answer, Execution, Outcome
+from maar.ports.plans.board import Answer, Execution, Outcome
 from maar.worker.executed import Executed
 from maar.worker.keeper import LEAVING
 from maar.worker.service import ASKED_MAX, Worker

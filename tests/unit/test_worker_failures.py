@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from maar.model.ids import PlanId
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.ports.plan_board import PollReply, PollRequest
-from maar.ports.runner import AttemptFailed, RunnerDied
+from maar.ports.plans.board import PollReply, PollRequest
+from maar.ports.plans.runner import AttemptFailed, RunnerDied
 from maar.worker.service import FAULTS_MAX
 from support.clock.virtual_time import Gate, run_virtually
 from support.worker.stand_ins import (

@@ -12,7 +12,7 @@ from maar.model.ids import (
     WorkerId,
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey
-from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
+from maar.ports.plans.board import Kept, Outcome, PollReply, PollRequest
 from maar.services.compact.rules import COMPACT
 from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, Keeper
 

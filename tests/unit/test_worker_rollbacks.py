@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from maar.model.errors import Corrupt, LeaseLost, MaarError, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import ROLLBACK, Account, LeasedPlan, PlanResult, Rollback
-from maar.ports.plan_board import PollReply, PollRequest
+from maar.ports.plans.board import PollReply, PollRequest
 from maar.worker.service import Worker
 from support.clock.virtual_time import Gate, LoopClock, run_virtually
 from support.worker.stand_ins import (

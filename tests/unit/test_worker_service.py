@@ -8,7 +8,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.ports.plan_board import PollReply, PollRequest
+from maar.ports.plans.board import PollReply, PollRequest
 from maar.worker.keeper import LEAVING
 from support.clock.virtual_time import Gate, Meeting, run_virtually
 from support.worker.stand_ins import (

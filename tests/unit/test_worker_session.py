@@ -13,8 +13,8 @@ from maar.model.errors import LeaseLost, Unavailable
 from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.repair import LeasedRepair, RangeResult, RepairPart, RepairType
-from maar.ports.plan_board import CommitPart, Kept, PartCommitted, PollRequest
-from maar.ports.runner import AttemptFailed
+from maar.ports.plans.board import CommitPart, Kept, PartCommitted, PollRequest
+from maar.ports.plans.runner import AttemptFailed
 from maar.services.repair.ranges import vnode
 from maar.services.repair.rules import REPAIR, key_of
 from maar.worker import session

@@ -7,7 +7,7 @@ import msgspec
 from maar.model.ids import MAIN_STORE, FencingToken, Incarnation, PlanId, Shard, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey
 from maar.model.time import SECOND_NS
-from maar.ports.plan_board import PollReply
+from maar.ports.plans.board import PollReply
 from maar.services.cluster.rules import CLUSTER
 from maar.worker.keeper import Keeper
 

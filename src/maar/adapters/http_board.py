@@ -28,11 +28,9 @@ from maar.model.plain import plain, record
 from maar.model.plan import LeasedPlan
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Call
-from maar.ports.copies import ReportDamage
-from maar.ports.executor import ExecutorPort
-from maar.ports.object_store import StoreSettings
-from maar.ports.operator import PlanDetail
-from maar.ports.plan_board import (
+from maar.ports.operator.copies import ReportDamage
+from maar.ports.operator.operator import PlanDetail
+from maar.ports.plans.board import (
     Answer,
     CleanStep,
     CommitPart,
@@ -53,7 +51,9 @@ from maar.ports.plan_board import (
     ScheduleRollbacks,
     SkippedPlan,
 )
-from maar.ports.stores import StorePlace, StorePlaces
+from maar.ports.plans.executor import ExecutorPort
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces
 
 R = TypeVar("R")
 

@@ -63,9 +63,9 @@ from maar.distributor.service import Distributor
 from maar.model.time import TimeRange
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.metastore import Metastore
-from maar.ports.query import QueryEngine
-from maar.ports.stores import StorePlaces
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.reader.query import QueryEngine
+from maar.ports.stores.stores import StorePlaces
 
 __all__ = ["QueryDeps", "build_app"]
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-DUTIES = ("push", "query")
+PURPOSES = ("push", "query")
 # For push or query ('': all); '' when ready, else why not.
 Readiness = Callable[[str], Awaitable[str]]
 # What does not work as it should although it is ready; '': nothing.
@@ -28,11 +28,11 @@ def health_routes(
     degraded: Degraded = nothing,
 ) -> list[Route]:
     async def ready(request: Request) -> Response:
-        duty = request.query_params.get("for", "")
-        if duty and duty not in DUTIES:
-            known = " or ".join(f"for={name}" for name in DUTIES)
-            return PlainTextResponse(f"for={duty[:60]!r} is not known; use {known}\n", 400)
-        why_not = await readiness(duty)
+        purpose = request.query_params.get("for", "")
+        if purpose and purpose not in PURPOSES:
+            known = " or ".join(f"for={name}" for name in PURPOSES)
+            return PlainTextResponse(f"for={purpose[:60]!r} is not known; use {known}\n", 400)
+        why_not = await readiness(purpose)
         if why_not:
             return PlainTextResponse(f"{why_not}\n", 503)
         less = await degraded()

@@ -23,11 +23,11 @@ from maar.distributor.admit import admit_file
 from maar.distributor.settings import Limits
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import ANONYMOUS, PlanId, StoreName, tenant_id
-from maar.ports.object_store import ObjectInfo, StoreSettings
-from maar.ports.plan_board import Answer, RollBackPlan, SchedulePlan
-from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refusal_of
-from maar.ports.runner import JobRunner
-from maar.ports.stores import StorePlaces
+from maar.ports.plans.board import Answer, RollBackPlan, SchedulePlan
+from maar.ports.plans.outcome import DONE, OutcomeName, PlanOutcome, refusal_of
+from maar.ports.plans.runner import JobRunner
+from maar.ports.stores.object_store import ObjectInfo, StoreSettings
+from maar.ports.stores.stores import StorePlaces
 from maar.runner.bulk import Bulk, Read, of_files, of_frame, read_local, read_object
 from maar.runner.runner import RowSource, RunnerTiming, SparkRunner
 from maar.runner.settings import SparkSettings

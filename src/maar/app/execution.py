@@ -23,13 +23,13 @@ from maar.model.ids import Incarnation, PlanId, WorkerId
 from maar.model.plan import PlanState
 from maar.model.trouble import Trouble
 from maar.ports.calls import Caller
-from maar.ports.executor import ExecutorPort
-from maar.ports.object_store import StoreSettings
-from maar.ports.operator import PlanDetail
-from maar.ports.plan_board import Answer, PollRequest, not_open
-from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refusal_of
-from maar.ports.runner import JobRunner, RunnerDied
-from maar.ports.stores import StorePlace, StorePlaces, Stores
+from maar.ports.operator.operator import PlanDetail
+from maar.ports.plans.board import Answer, PollRequest, not_open
+from maar.ports.plans.executor import ExecutorPort
+from maar.ports.plans.outcome import DONE, OutcomeName, PlanOutcome, refusal_of
+from maar.ports.plans.runner import JobRunner, RunnerDied
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from maar.services.kinds import KINDS
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings

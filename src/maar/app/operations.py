@@ -23,8 +23,8 @@ from maar.model.addresses import addresses_in
 from maar.model.errors import MaarError, NotFound, NotLeading, Rejected, Unavailable
 from maar.model.ids import Incarnation
 from maar.model.time import WallTime
-from maar.ports.log import Log
-from maar.ports.replica import GetReplica, RebuildReplica, ReplicaStatus, TakeSnapshot
+from maar.ports.metastore.log import Log
+from maar.ports.metastore.replica import GetReplica, RebuildReplica, ReplicaStatus, TakeSnapshot
 
 SOUND = ("leader", "follower")
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE
-from maar.ports.plan_outcome import ASK_AGAIN, TAKEN, OutcomeName
+from maar.ports.plans.outcome import ASK_AGAIN, TAKEN, OutcomeName
 
 if TYPE_CHECKING:
     from maar.adapters.http_board import HttpBoard

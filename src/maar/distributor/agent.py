@@ -14,8 +14,8 @@ from maar.placement import stored
 from maar.placement.rules import Rules
 from maar.placement.stored import Newest
 from maar.ports.calls import Caller
-from maar.ports.log_time import GetNow, LogTime
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log_time import GetNow, LogTime
+from maar.ports.stores.object_store import ObjectStore
 
 log = logging.getLogger("maar.distributor")
 

@@ -15,7 +15,7 @@ from maar.model.errors import MaarError
 from maar.model.ids import NodeId, Zone
 from maar.model.ring import Ring, Writer
 from maar.ports.calls import Caller
-from maar.ports.segment_writer import SegmentWriter
+from maar.ports.writer.segment_writer import SegmentWriter
 
 log = logging.getLogger("maar.distributor")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from maar.background import Loop
 from maar.model.ids import TenantId
 from maar.ports.calls import Caller
-from maar.ports.retention import GetRetention, RetentionReader, RetentionStatus
+from maar.ports.operator.retention import GetRetention, RetentionReader, RetentionStatus
 
 log = logging.getLogger("maar.distributor")
 

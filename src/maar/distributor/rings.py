@@ -7,7 +7,7 @@ import logging
 from maar.background import Loop
 from maar.model.ids import Zone
 from maar.ports.calls import Caller
-from maar.ports.membership import ListRings, RingReader, RingView
+from maar.ports.writer.membership import ListRings, RingReader, RingView
 
 log = logging.getLogger("maar.distributor")
 

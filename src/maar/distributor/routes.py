@@ -15,7 +15,7 @@ from maar.model.time import SECOND_NS
 from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits
 from maar.ports.clock import Clock
-from maar.ports.membership import RingView
+from maar.ports.writer.membership import RingView
 
 RETRY_AFTER_S = 1.0
 PLACEMENT_NS_MAX = 30 * SECOND_NS  # then limits of tenants that have changed are looked at again

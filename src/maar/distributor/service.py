@@ -46,7 +46,7 @@ from maar.placement.locate import Place
 from maar.placement.rules import Rules, TenantLimits
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.segment_writer import PushProfiles, SegmentWriter
+from maar.ports.writer.segment_writer import PushProfiles, SegmentWriter
 from maar.pprof import decode
 from maar.pprof.gzip import promised_size
 

@@ -16,7 +16,7 @@ from maar.model.errors import MaarError, Overloaded
 from maar.model.ids import TenantId
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
-from maar.ports.rates import OweBytes, RateKeeper, TakeBytes
+from maar.ports.writer.rates import OweBytes, RateKeeper, TakeBytes
 
 SPARE_PART = 20  # all distributors together have this part of a bucket to spare, at most
 LEASES_MAX = 100_000

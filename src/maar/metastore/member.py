@@ -42,10 +42,10 @@ from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings, TenantLimits
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.log import Candidate, Log, Term
-from maar.ports.object_store import ObjectStore
-from maar.ports.replica import MetastoreReplica, ReplicaStatus
-from maar.ports.stores import Stores, stores_of
+from maar.ports.metastore.log import Candidate, Log, Term
+from maar.ports.metastore.replica import MetastoreReplica, ReplicaStatus
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -15,7 +15,7 @@ import msgspec
 
 from maar.block.read.damage import damages
 from maar.metastore.decide import execution, operator_commands, repairs, rollbacks, wishes
-from maar.metastore.fold import deletion, losing, retention, trust
+from maar.metastore.fold.deleting import deletion, losing, retention, trust
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
 from maar.metastore.leader.schedule import LeaderSchedule
 from maar.metastore.leader.stores import committing
@@ -39,14 +39,24 @@ from maar.model.schedule import Alarm, RunPolicy, ScheduleRule
 from maar.model.time import LeaseTime, WallTime
 from maar.model.trouble import Trouble
 from maar.ports.calls import LocalPort
-from maar.ports.copies import REPORTED_MAX, StoreStatus
-from maar.ports.dead_letters import Letter, LetterRetried, LettersPage
-from maar.ports.deletions import Deletion, PendingDeletion
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.log_time import Now
-from maar.ports.membership import Beat, BeatReply, RingView
-from maar.ports.operator import Explanation, FoundOrphans, ListPlans, Loss, PlanDetail, Status
-from maar.ports.plan_board import (
+from maar.ports.metastore.log_time import Now
+from maar.ports.metastore.replica import PinIndex, Vote
+from maar.ports.operator.copies import REPORTED_MAX, StoreStatus
+from maar.ports.operator.dead_letters import Letter, LetterRetried, LettersPage
+from maar.ports.operator.deletions import Deletion, PendingDeletion
+from maar.ports.operator.operator import (
+    Explanation,
+    FoundOrphans,
+    ListPlans,
+    Loss,
+    PlanDetail,
+    Status,
+)
+from maar.ports.operator.repairs import RepairsStatus, RepairTold
+from maar.ports.operator.retention import Expiring, RetentionStatus, Undone
+from maar.ports.operator.schedule import JobView, Ruling
+from maar.ports.operator.store_removal import RemovedStore
+from maar.ports.plans.board import (
     CleanStep,
     CommitPart,
     ConfirmDeletes,
@@ -59,12 +69,9 @@ from maar.ports.plan_board import (
     SchedulePlan,
     ScheduleRollbacks,
 )
-from maar.ports.registrar import AddReply
-from maar.ports.repairs import RepairsStatus, RepairTold
-from maar.ports.replica import PinIndex, Vote
-from maar.ports.retention import Expiring, RetentionStatus, Undone
-from maar.ports.schedule import JobView, Ruling
-from maar.ports.store_removal import RemovedStore
+from maar.ports.reader.index import IndexView, ViewRequest
+from maar.ports.writer.membership import Beat, BeatReply, RingView
+from maar.ports.writer.registrar import AddReply
 
 log_ = logging.getLogger("maar.metastore")
 

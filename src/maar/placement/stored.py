@@ -11,7 +11,7 @@ from maar.model.ids import Incarnation
 from maar.placement.adaptive.statistics import Stats
 from maar.placement.rules import Rules
 from maar.placement.wire import decode_rules, decode_stats
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 
 T = TypeVar("T", Rules, Stats)
 

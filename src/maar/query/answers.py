@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from maar.model.errors import Corrupt, InvalidInput, TooLarge
 from maar.model.ids import profile_id_text
 from maar.model.labels import SERVICE_NAME, Labels
-from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
+from maar.ports.reader.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
 from maar.query import direct
 from maar.query.decide import go_stacks
 from maar.query.decide.budget import FRAME_BYTES, STACKS, AnswerBudget

@@ -16,10 +16,9 @@ from maar.model.ids import TenantId, profile_id_text
 from maar.model.labels import Labels
 from maar.model.time import TimeRange
 from maar.ports.calls import Caller, LocalPort
-from maar.ports.index_reader import IndexReader, IndexView, ViewRequest
-from maar.ports.log_time import GetNow
-from maar.ports.object_store import ObjectStore
-from maar.ports.query import (
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.reader.index import IndexReader, IndexView, ViewRequest
+from maar.ports.reader.query import (
     DrawFlameGraph,
     FlameGraph,
     GetProfile,
@@ -33,7 +32,8 @@ from maar.ports.query import (
     SeriesPoints,
     Top,
 )
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 from maar.query import answers, compiled
 from maar.query.decide.budget import AnswerBudget
 from maar.query.decide.select import (

@@ -16,8 +16,8 @@ import msgspec
 
 from maar.model.errors import NotFound
 from maar.model.plan import LeasedPlan
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.stores import Stores
 from maar.runner.runner import RowSource
 from maar.services.ingest import run
 from maar.services.ingest.known import KnownBlock

@@ -7,7 +7,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from maar.ports.runner import RunnerDied
+from maar.ports.plans.runner import RunnerDied
 from maar.runner.seats import SeenExecutors
 
 # In a process that ever made a SparkSession, PySpark turns some of py4j's errors into its own.

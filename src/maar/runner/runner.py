@@ -22,9 +22,9 @@ from maar.model.errors import MaarError
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.model.trouble import Trouble
-from maar.ports.object_store import StoreSettings
-from maar.ports.runner import AttemptFailed, RunnerDied
-from maar.ports.stores import OpenStore, StorePlaces, ignore, places_of
+from maar.ports.plans.runner import AttemptFailed, RunnerDied
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import OpenStore, StorePlaces, ignore, places_of
 from maar.runner import engine, failure, seats
 from maar.runner.engine import Engine
 from maar.runner.failure import JobFailure

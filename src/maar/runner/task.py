@@ -24,8 +24,8 @@ from pyspark import TaskContext
 from maar.model.errors import LeaseLost, MaarError, Retryable
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.model.trouble import Trouble
-from maar.ports.object_store import StoreSettings
-from maar.ports.stores import OpenStore, StorePlaces, Stores
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import OpenStore, StorePlaces, Stores
 from maar.runner.give_back import give_back
 from maar.runner.lifeline import hold_lifeline
 from maar.runner.scratch import WorkerScratch

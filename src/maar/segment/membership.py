@@ -13,7 +13,7 @@ from maar.model.errors import InvalidInput, MaarError, Unavailable
 from maar.model.ids import Zone
 from maar.model.ring import Writer, WriterState
 from maar.ports.calls import Caller
-from maar.ports.membership import Beat, BeatListener
+from maar.ports.writer.membership import Beat, BeatListener
 from maar.segment.metrics import MembershipMetrics
 
 log = logging.getLogger("maar.segment")

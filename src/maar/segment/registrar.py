@@ -8,8 +8,8 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.log_time import GetNow, Now
-from maar.ports.registrar import AddBlocks, BlockRegistrar
+from maar.ports.metastore.log_time import GetNow, Now
+from maar.ports.writer.registrar import AddBlocks, BlockRegistrar
 
 FRESH_NS = 10_000_000_000  # how long a reading of the log's time is extrapolated
 

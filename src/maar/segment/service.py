@@ -24,8 +24,8 @@ from maar.model.profile import RawProfile
 from maar.model.token_bucket import Refill
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
-from maar.ports.registrar import BlockRegistrar
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.writer.registrar import BlockRegistrar
 from maar.segment.buffer import Buffer
 from maar.segment.early import PutBudget, ShardSpending
 from maar.segment.encode import dataset_of

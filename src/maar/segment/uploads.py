@@ -10,7 +10,7 @@ from maar.background import Threads
 from maar.model.errors import AlreadyExists
 from maar.model.token_bucket import Refill, TokenBucket
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 from maar.segment.metrics import SegmentMetrics
 
 USUAL_SHARE = 0.2  # of the newest in the mean of what creates take

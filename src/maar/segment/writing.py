@@ -18,7 +18,7 @@ from maar.model.errors import MaarError, Retryable, StoreFull, Unavailable
 from maar.model.ids import Shard, StoreName, Zone, segment_id
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
-from maar.ports.log_time import Now
+from maar.ports.metastore.log_time import Now
 from maar.segment.encode import DatasetName, encode_profiles
 from maar.segment.memory import MemoryUse, load_of
 from maar.segment.metrics import SegmentMetrics

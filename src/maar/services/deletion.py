@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from maar.model.errors import Unavailable
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 
 CONFIRMED_NS = 1_000_000_000  # how long a confirmation counts, from before it was asked for
 AT_ONCE_MAX = 100  # objects that are confirmed together

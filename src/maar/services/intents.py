@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from maar.model import keys
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId, FencingToken, PlanId
-from maar.ports.object_store import ObjectInfo, ObjectStore
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore
 
 INTENT_BYTES_MAX = 1 << 20  # a real one names the six objects of a block
 

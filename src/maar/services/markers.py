@@ -11,8 +11,8 @@ from __future__ import annotations
 from maar.model import keys
 from maar.model.errors import NotFound, Unavailable
 from maar.model.ids import Incarnation, StoreName
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 
 
 class MarkedStores:

@@ -23,8 +23,8 @@ from maar.model.ids import (
 from maar.model.plan import LeasedPlan
 from maar.model.profile import RawProfile
 from maar.model.stores import CopyMade
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 from maar.services.markers import MarkedStores
 
 

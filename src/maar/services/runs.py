@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol, cast
 
 from maar.model.errors import Rejected
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.services.kinds import KINDS, Kinds
 
 PACKAGE = "maar.services"

@@ -12,8 +12,8 @@ from maar.app.backfill import backfill as write
 from maar.app.execution import Executor, site_of
 from maar.distributor.settings import Limits
 from maar.model.errors import InvalidInput
-from maar.ports.object_store import StoreSettings
-from maar.ports.stores import StorePlaces
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlaces
 from maar.runner.session import check
 from maar.runner.settings import SparkSettings
 from maar.services.ingest.source import SourceFile

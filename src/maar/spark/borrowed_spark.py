@@ -21,10 +21,10 @@ from maar.app.roles.wiring import node_name
 from maar.background import cancel
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import MAIN_STORE, WorkerId
-from maar.ports.log_time import GetNow
-from maar.ports.object_store import StoreSettings
-from maar.ports.runner import RunnerDied
-from maar.ports.stores import StorePlaces, Stores, places_of
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.plans.runner import RunnerDied
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlaces, Stores, places_of
 from maar.runner.runner import SparkRunner
 from maar.runner.session import check
 from maar.runner.settings import SparkSettings

@@ -13,11 +13,11 @@ from maar.adapters.stores.open import open_store
 from maar.app.execution import Executor, FindPlan, Site, open_site, rolled_back, site_of
 from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE, PlanId
-from maar.ports.log_time import GetNow
-from maar.ports.object_store import StoreSettings
-from maar.ports.operator import GetPlan, PlanDetail
-from maar.ports.plan_outcome import CLEANED
-from maar.ports.stores import StorePlaces, places_of
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.operator.operator import GetPlan, PlanDetail
+from maar.ports.plans.outcome import CLEANED
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlaces, places_of
 from maar.runner.runner import SparkRunner
 from maar.runner.session import check
 from maar.runner.settings import SparkSettings

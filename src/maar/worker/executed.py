@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from maar.model.errors import Unavailable
 from maar.model.plan import PlanResult
-from maar.ports.plan_board import Answer, Execution, Outcome
-from maar.ports.plan_outcome import OutcomeName, PlanOutcome, refusal_of, report_refused
+from maar.ports.plans.board import Answer, Execution, Outcome
+from maar.ports.plans.outcome import OutcomeName, PlanOutcome, refusal_of, report_refused
 from maar.worker.keeper import End
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import RENEWALS_PER_LEASE, LeasedPlan, PlanKind, PlanResult
-from maar.ports.plan_board import Outcome, PollReply, PollRequest, Renewal, Report
+from maar.ports.plans.board import Outcome, PollReply, PollRequest, Renewal, Report
 
 CAUSE_CHARS_MAX = 1000  # of a failure, for people
 

@@ -21,7 +21,7 @@ from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import ROLLBACK, LeasedPlan, PlanResult, Rollback
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.plan_board import (
+from maar.ports.plans.board import (
     Answer,
     CommitPart,
     Outcome,
@@ -31,7 +31,7 @@ from maar.ports.plan_board import (
     PollRequest,
     Report,
 )
-from maar.ports.runner import AttemptFailed, JobRunner
+from maar.ports.plans.runner import AttemptFailed, JobRunner
 from maar.worker import session
 from maar.worker.backoff import Backoff
 from maar.worker.executed import Executed

@@ -10,8 +10,8 @@ from maar.model.errors import LeaseLost, MaarError, Retryable
 from maar.model.ids import StoreName
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.repair import RangeResult, add
-from maar.ports.plan_board import CommitPart, PartCommitted
-from maar.ports.runner import AttemptFailed
+from maar.ports.plans.board import CommitPart, PartCommitted
+from maar.ports.plans.runner import AttemptFailed
 from maar.services.repair.rules import tasks
 
 log = logging.getLogger("maar.worker")

@@ -17,10 +17,10 @@ from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import ROLLBACK, LeasedPlan, PlanKind, PlanResult, Rollback
 from maar.ports.calls import Call, Caller
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
-from maar.ports.plan_board import ConfirmDeletes, PlanBoard
-from maar.ports.runner import AttemptFailed
-from maar.ports.stores import Stores
+from maar.ports.plans.board import ConfirmDeletes, PlanBoard
+from maar.ports.plans.runner import AttemptFailed
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.services.clean.rules import CLEAN
 from maar.services.clean.run import Cleaned, clean
 from maar.services.rollback.run import Tools, roll_back

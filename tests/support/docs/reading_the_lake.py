@@ -11,7 +11,7 @@ from maar.adapters.stores.open import open_store
 from maar.model.block import BlockMeta
 from maar.model.ids import ANONYMOUS, TenantId
 from maar.model.time import DAY_NS
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 from support.lake.block_plans import NOON_NS, Bench, raw_profile
 

@@ -13,7 +13,7 @@ from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.adapters.etcd.tuning import TUNING, Tuning
 from maar.model.errors import TermLost
-from maar.ports.log import Candidate, Log, Term
+from maar.ports.metastore.log import Candidate, Log, Term
 
 PATIENCE_S = 60.0
 

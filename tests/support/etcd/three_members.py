@@ -11,7 +11,7 @@ from maar.adapters.etcd import connection
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.model.errors import OutcomeUnknown
-from maar.ports.log import Head, Log, Record, Term
+from maar.ports.metastore.log import Head, Log, Record, Term
 from support.etcd.cluster import EtcdCluster
 
 

@@ -19,8 +19,8 @@ from maar.cli.commands import execution
 from maar.metastore.leader.stores.claim import mark
 from maar.model.ids import Incarnation
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.stores import ignore
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.stores import ignore
 from support.clock.virtual_time import Gate, VirtualPolicy
 from support.http.command_line import Say, speaker
 from support.http.front import Front

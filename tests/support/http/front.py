@@ -20,8 +20,8 @@ from maar.app.http.gate import PORT_BOUNDS, PortBounds
 from maar.distributor.service import Distributor
 from maar.distributor.settings import Limits
 from maar.model.block import BlockMeta
-from maar.ports.object_store import StoreSettings
-from maar.ports.stores import places_of
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import places_of
 from support.http.memory_metastore import MemoryMetastore
 from support.http.plain_engine import PlainEngine
 from support.http.pushed import MemoryWriter, OneShard, SetClock, run
@@ -54,7 +54,7 @@ class Front:
         self.metastore = MemoryMetastore()
         self.clock = SetClock()
         self.not_ready = ""
-        self.failing = "push"  # the duty that it is not ready for
+        self.failing = "push"  # the purpose that it is not ready for
         self.processes: list[dict[str, Any]] = []
         self.disks: list[dict[str, Any]] = []
         self.pauses: list[float] = []  # that commands would have made; nobody waits here
@@ -113,8 +113,8 @@ class Front:
     def metric_value(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
 
-    async def _ready(self, duty: str) -> str:
-        return self.not_ready if duty in ("", self.failing) else ""
+    async def _ready(self, purpose: str) -> str:
+        return self.not_ready if purpose in ("", self.failing) else ""
 
     async def _extra_metrics(self) -> list[str]:
         return ["maar_other_up 1.0\n"]

@@ -21,13 +21,11 @@ from maar.model.ring import Ring
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime
 from maar.model.trouble import Trouble
 from maar.ports.calls import LocalPort
-from maar.ports.copies import StoreStatus
-from maar.ports.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
-from maar.ports.deletions import Deletion, PendingDeletion
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.log_time import Now
-from maar.ports.membership import Beat, BeatReply, RingView
-from maar.ports.operator import (
+from maar.ports.metastore.log_time import Now
+from maar.ports.operator.copies import StoreStatus
+from maar.ports.operator.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
+from maar.ports.operator.deletions import Deletion, PendingDeletion
+from maar.ports.operator.operator import (
     Explanation,
     FoundOrphans,
     ListPlans,
@@ -37,7 +35,10 @@ from maar.ports.operator import (
     Status,
     ZoneStatus,
 )
-from maar.ports.plan_board import (
+from maar.ports.operator.repairs import RepairJob, RepairsStatus, RepairTold
+from maar.ports.operator.retention import Expiring, RetentionStatus, Undone
+from maar.ports.operator.store_removal import RemovedStore
+from maar.ports.plans.board import (
     CleanStep,
     CommitPart,
     ConfirmDeletes,
@@ -50,10 +51,9 @@ from maar.ports.plan_board import (
     SchedulePlan,
     ScheduleRollbacks,
 )
-from maar.ports.registrar import AddReply
-from maar.ports.repairs import RepairJob, RepairsStatus, RepairTold
-from maar.ports.retention import Expiring, RetentionStatus, Undone
-from maar.ports.store_removal import RemovedStore
+from maar.ports.reader.index import IndexView, ViewRequest
+from maar.ports.writer.membership import Beat, BeatReply, RingView
+from maar.ports.writer.registrar import AddReply
 from support.http.pushed import NOW_NS
 from support.metastore.board import FoldBoard
 from support.metastore.fold import Fold

@@ -6,7 +6,7 @@ from maar.model.errors import NotFound
 from maar.model.labels import Labels
 from maar.model.profile import RawProfile
 from maar.ports.calls import LocalPort
-from maar.ports.query import (
+from maar.ports.reader.query import (
     DrawFlameGraph,
     FlameGraph,
     GetProfile,

@@ -13,7 +13,7 @@ from maar.model.errors import AlreadyExists, MaarError, NotFound
 from maar.model.ids import Shard
 from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS
-from maar.ports.object_store import ObjectInfo, StoreSettings
+from maar.ports.stores.object_store import ObjectInfo, StoreSettings
 from maar.pprof.encode import encode
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 from support.clock.virtual_time import run_virtually

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from maar.metastore.fold import retention, trust
+from maar.metastore.fold.deleting import retention, trust
 from maar.metastore.leader.deleting.cleaner import BOUNDS, CleanerBounds
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId
 from maar.model.time import DAY_NS, WallTime
-from maar.ports.retention import RetentionStatus
+from maar.ports.operator.retention import RetentionStatus
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake, with_time
 from support.metastore.fold import SMALL, segment

@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.stores.open import open_store
 from maar.model.time import TimeRange
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.query import DrawFlameGraph, FlameGraph, Matcher, Scope
+from maar.ports.reader.index import IndexView, ViewRequest
+from maar.ports.reader.query import DrawFlameGraph, FlameGraph, Matcher, Scope
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.query import compiled
 from maar.query.read.reading import Reading
 from maar.query.read.sql import Statement

@@ -19,9 +19,9 @@ from maar.model.plan import LeasedPlan, PlanKind
 from maar.model.policy import Level, Policy
 from maar.model.predicate import EVER_NS, Mask
 from maar.model.time import SECOND_NS
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.plan_board import PollRequest, Renewal, Report
-from maar.ports.query import GetProfile
+from maar.ports.plans.board import PollRequest, Renewal, Report
+from maar.ports.reader.query import GetProfile
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.services.compact.rules import COMPACT
 from maar.services.erase.rules import ERASE
 from maar.services.runs import carry_out

@@ -31,7 +31,7 @@ from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import Account, PlanResult, PlanSpec
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime, WallTime
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 from maar.services.compact.rules import COMPACT, COMPACTION
 from maar.services.deletion import BatchDeleter
 from support.clock.fake_clock import FakeClock

@@ -22,7 +22,7 @@ from typing import Any
 
 from maar.cli.client import Server
 from maar.cli.output.failure import EXIT_UNAVAILABLE, CommandFailed
-from maar.ports.stores import AWAY_S
+from maar.ports.stores.stores import AWAY_S
 from maar.pprof.plain import PlainSample
 from support.load.crowd import profile
 from support.oracles.copies_audit import Contents, audit

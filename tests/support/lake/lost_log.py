@@ -21,8 +21,8 @@ from maar.model.ids import HOME, MAIN_STORE, FencingToken, Incarnation, PlanId, 
 from maar.model.plan import Account, PlanResult
 from maar.model.policy import Policy
 from maar.model.time import WallTime
-from maar.ports.log import Head
-from maar.ports.object_store import ObjectStore, exists
+from maar.ports.metastore.log import Head
+from maar.ports.stores.object_store import ObjectStore, exists
 from maar.services.compact.rules import COMPACT
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake

@@ -23,9 +23,9 @@ from maar.model.labels import Labels, labels_of
 from maar.model.profile import RawProfile, profile_id, profile_type
 from maar.model.time import LeaseTime, TimeRange, utc_day
 from maar.ports.calls import LocalPort
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.log_time import Now
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log_time import Now
+from maar.ports.reader.index import IndexView, ViewRequest
+from maar.ports.stores.object_store import ObjectStore
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import (

@@ -9,7 +9,7 @@ import pyarrow as pa
 from maar.block.format.segment import CAUSE, open_segment, read_groups
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.profile import RawProfile
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 
 
 def read_segment(open_file: Any) -> list[RawProfile]:

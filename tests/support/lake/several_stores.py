@@ -12,8 +12,8 @@ from maar.model.errors import Unavailable
 from maar.model.ids import BlockId, StoreName
 from maar.model.policy import Policy
 from maar.model.stores import keys_at
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.stores import StorePlace, StorePlaces, Stores
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake
 from support.metastore.copies import EU, MAIN, US, Repairing, want

@@ -26,10 +26,10 @@ from maar.model.block import BlockMeta
 from maar.model.ids import HOME, MAIN_STORE, Shard, TenantId, WorkerId, segment_id
 from maar.model.policy import Level, Policy
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
-from maar.ports.log import Candidate
-from maar.ports.object_store import ObjectStore
-from maar.ports.plan_board import PollRequest, Report
-from maar.ports.query import DrawFlameGraph, GetProfile, RankFunctions, Scope, SelectSeries
+from maar.ports.metastore.log import Candidate
+from maar.ports.plans.board import PollRequest, Report
+from maar.ports.reader.query import DrawFlameGraph, GetProfile, RankFunctions, Scope, SelectSeries
+from maar.ports.stores.object_store import ObjectStore
 from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact.rules import COMPACT
 from maar.services.compact.run import run as compact

@@ -16,10 +16,10 @@ from maar.model.errors import Retryable
 from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import TimeRange
-from maar.ports.index_reader import ViewRequest
-from maar.ports.log_time import GetNow, Now
-from maar.ports.plan_board import PollReply, PollRequest, Report
-from maar.ports.registrar import AddBlocks
+from maar.ports.metastore.log_time import GetNow, Now
+from maar.ports.plans.board import PollReply, PollRequest, Report
+from maar.ports.reader.index import ViewRequest
+from maar.ports.writer.registrar import AddBlocks
 from maar.services.compact.rules import COMPACT
 from support.metastore.fold import output, segment
 from support.oracles.block_groups import Added, Call, Merged, Shown, Viewed, step

@@ -14,7 +14,7 @@ from maar.model import keys
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import PlanSpec
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 from maar.services.compact.rules import COMPACT
 from support.metastore.board import FoldBoard
 from support.metastore.fold import output, segment

@@ -12,8 +12,8 @@ from maar.model.ids import PlanId
 from maar.model.plan import LeasedPlan
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.calls import LocalPort
-from maar.ports.operator import PlanDetail
-from maar.ports.plan_board import (
+from maar.ports.operator.operator import PlanDetail
+from maar.ports.plans.board import (
     CleanStep,
     CommitPart,
     ConfirmDeletes,

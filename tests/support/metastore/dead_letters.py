@@ -14,7 +14,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
 from maar.model.ids import BlockId
 from maar.model.policy import Policy
-from maar.ports.object_store import ObjectInfo
+from maar.ports.stores.object_store import ObjectInfo
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake, put
 from support.metastore.fold import INCARNATION, SMALL, segment

@@ -12,9 +12,8 @@ from maar.model.block import BlockMeta
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, Plan, PlanKind, PlanResult, Rollback
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
-from maar.ports.operator import ListPlans
-from maar.ports.plan_board import (
+from maar.ports.operator.operator import ListPlans
+from maar.ports.plans.board import (
     Execution,
     Outcome,
     PollRequest,
@@ -24,6 +23,7 @@ from maar.ports.plan_board import (
     RollbackReply,
     SchedulePlan,
 )
+from maar.ports.stores.object_store import ObjectStore
 from maar.services import runs
 from maar.services.clean.rules import CLEAN
 from maar.services.clean.run import Cleaned, clean

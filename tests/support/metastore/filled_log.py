@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maar.ports.log import Candidate, Head, Log, Term
+from maar.ports.metastore.log import Candidate, Head, Log, Term
 
 
 async def fill(log: Log, count: int, size: int = 10, *, batch: int = 1) -> tuple[Term, Head]:

@@ -14,7 +14,7 @@ from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, PlanId, WorkerId
 from maar.model.plan import ROLLBACK, Account, Plan, PlanResult
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.plan_board import PollRequest, Renewal, Report
+from maar.ports.plans.board import PollRequest, Renewal, Report
 from support.metastore.fold import Fold, result, segment
 
 W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")

@@ -11,7 +11,7 @@ import pytest
 
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.sqlite.log import SqliteLog
-from maar.ports.log import (
+from maar.ports.metastore.log import (
     Log,
     LogCopy,
 )

@@ -21,7 +21,7 @@ from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.time import LeaseTime, WallTime
-from maar.ports.log import Candidate, Term, follow
+from maar.ports.metastore.log import Candidate, Term, follow
 from support.lake.fold_and_store import put
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, segment
 from support.metastore.memory_log import MemoryLog, SharedLog

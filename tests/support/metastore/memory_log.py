@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from maar.model.errors import HeadMoved, NotFound, Rejected, TermLost, Unavailable
-from maar.ports.log import (
+from maar.ports.metastore.log import (
     BATCH_BYTES_MAX,
     EMPTY,
     Candidate,

@@ -12,7 +12,7 @@ from maar.model.ids import WorkerId
 from maar.model.plan import Account, JobId, PlanResult
 from maar.model.schedule import Schedule
 from maar.model.time import LeaseTime
-from maar.ports.plan_board import Report
+from maar.ports.plans.board import Report
 from maar.services.compact.rules import COMPACTION
 from maar.services.kinds import Kinds
 from support.kinds.patrol.rules import PATROL, WEEKLY, Beat, Patrolling

@@ -8,7 +8,7 @@ from maar.metastore.records.effects import Effect, Leased, RollbackScheduled
 from maar.metastore.records.entries import PlanCompleted, PlansScheduled
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import ROLLBACK, Account, Plan, PlanResult, PlanSpec
-from maar.ports.plan_board import Execution
+from maar.ports.plans.board import Execution
 from maar.services.compact.rules import COMPACT
 from support.metastore.leader_term import W1, LeaderDecisions
 

@@ -24,8 +24,8 @@ from maar.model.plan import Account, JobId, LeasedPlan, PlanJob, PlanResult, Pla
 from maar.model.repair import RangeResult, RepairPart, RepairType
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.model.token_range import TokenRange
-from maar.ports.plan_board import CommitPart, PartCommitted
-from maar.ports.repairs import RepairJob
+from maar.ports.operator.repairs import RepairJob
+from maar.ports.plans.board import CommitPart, PartCommitted
 from maar.services.repair import rules
 from maar.services.repair.ranges import vnode
 from maar.services.repair.rules import REPAIR, REPAIRING

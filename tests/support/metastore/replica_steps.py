@@ -11,7 +11,7 @@ from maar.metastore.state.digest import digest
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, WorkerId
 from maar.model.time import SECOND_NS, TimeRange
-from maar.ports.index_reader import ViewRequest
+from maar.ports.reader.index import ViewRequest
 from support.metastore.fold import DAY_START_NS, TENANT, segment
 from support.metastore.replicas_world import Member, ReplicatedWorld
 

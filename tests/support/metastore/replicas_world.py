@@ -19,8 +19,8 @@ from maar.model.errors import OutcomeUnknown, Unavailable, Unreachable
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Call, Caller
-from maar.ports.log import Candidate, Head, Term
-from maar.ports.replica import MetastoreReplica
+from maar.ports.metastore.log import Candidate, Head, Term
+from maar.ports.metastore.replica import MetastoreReplica
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import entropy
 from support.metastore.memory_log import MemoryLog, SharedLog

@@ -13,7 +13,7 @@ from maar.metastore.records.entries import Entry
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.membership import Beat, RingView
+from maar.ports.writer.membership import Beat, RingView
 from support.metastore.fold import Fold
 
 JOINING, ACTIVE, LEAVING = WriterState

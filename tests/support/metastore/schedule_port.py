@@ -12,7 +12,7 @@ from maar.metastore.state.state import MetaState
 from maar.model.plan import JobId
 from maar.model.schedule import Alarm, RunPolicy, ScheduleRule
 from maar.model.time import LeaseTime, WallTime
-from maar.ports.schedule import JobView, Ruling
+from maar.ports.operator.schedule import JobView, Ruling
 from support.metastore.fold import Fold
 
 T = TypeVar("T")

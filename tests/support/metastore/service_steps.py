@@ -11,8 +11,8 @@ from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, WorkerId
 from maar.model.plan import LeasedPlan
 from maar.model.time import SECOND_NS, TimeRange
-from maar.ports.index_reader import ViewRequest
-from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
+from maar.ports.plans.board import PollReply, PollRequest, Renewal, Report
+from maar.ports.reader.index import ViewRequest
 from maar.services.compact.rules import COMPACT
 from support.metastore.fold import DAY_START_NS, TENANT, result, segment
 from support.metastore.world import World

@@ -15,7 +15,7 @@ from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS
-from maar.ports.log import Candidate, Log
+from maar.ports.metastore.log import Candidate, Log
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import SMALL, entropy
 from support.stores.memory_store import MemoryStore

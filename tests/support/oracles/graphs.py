@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from maar.ports.query import FlameGraph
+from maar.ports.reader.query import FlameGraph
 
 
 def graph_of(

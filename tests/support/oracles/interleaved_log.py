@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar, cast
 import msgspec
 
 from maar.metastore.decide import execution, prepare, rollbacks, wishes
-from maar.metastore.fold import leftovers
 from maar.metastore.fold.apply import FoldEntry, Indexed, apply, fold_entry
+from maar.metastore.fold.plans import leftovers
 from maar.metastore.records.effects import Completed, Effect, Scheduled, Started
 from maar.metastore.records.entries import (
     BlocksAdded,
@@ -28,7 +28,7 @@ from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId
 from maar.model.plan import PlanResult, PlanSpec
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.plan_board import (
+from maar.ports.plans.board import (
     Answer,
     ConfirmDeletes,
     PollRequest,

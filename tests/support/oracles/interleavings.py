@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from maar.metastore.decide import rollbacks
-from maar.metastore.fold import leftovers
+from maar.metastore.fold.plans import leftovers
 from maar.metastore.records.entries import (
     TermStarted,
 )
@@ -21,7 +21,7 @@ from maar.model.ids import FencingToken
 from maar.model.plan import ROLLBACK, Account, PlanResult, PlanState
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime
-from maar.ports.plan_board import (
+from maar.ports.plans.board import (
     Answer,
 )
 from maar.services.clean.rules import CLEAN

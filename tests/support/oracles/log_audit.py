@@ -101,7 +101,7 @@ class Audit:
     late: Counter[str] = field(default_factory=Counter)  # reports that had to be refused
     ended: set[tuple[PlanId, FencingToken]] = field(default_factory=set)
     swept: set[tuple[PlanId, FencingToken]] = field(default_factory=set)
-    chores: set[PlanId] = field(default_factory=set)  # rollbacks and cleanings that were completed
+    upkeep: set[PlanId] = field(default_factory=set)  # rollbacks and cleanings that were completed
     retired: set[BlockId] = field(default_factory=set)
     forgotten: set[BlockId] = field(default_factory=set)
     profiles: int = 0
@@ -129,7 +129,7 @@ class Audit:
     def unfinished_plans(self) -> list[PlanId]:
         """A cleaning that leases made due takes no inputs, and is a chore."""
         lives = self.plans.items()
-        return [plan for plan, life in lives if life.open() and plan not in self.chores]
+        return [plan for plan, life in lives if life.open() and plan not in self.upkeep]
 
     def attempts(self) -> int:
         return sum(life.grants for life in self.plans.values())
@@ -212,7 +212,7 @@ class Audit:
 
     def _complete(self, index: int, entry: PlanCompleted) -> None:
         if entry.result.kind in (ROLLBACK, CLEAN):  # in the end somebody completes each of them
-            self.chores.add(entry.plan)
+            self.upkeep.add(entry.plan)
             return
         life = self.plans.get(entry.plan)
         if life is not None and life.completed and self.winners[entry.plan] == entry.token:

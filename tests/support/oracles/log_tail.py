@@ -13,7 +13,7 @@ from maar.metastore.records.entries import Envelope, StateHashed, TermStarted
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model.errors import Retryable
-from maar.ports.log import EMPTY, Head, Log, Record, verify
+from maar.ports.metastore.log import EMPTY, Head, Log, Record, verify
 from support.oracles.log_audit import Audit
 
 PAUSE_S = 0.2

@@ -12,8 +12,8 @@ from maar.cli.main import run
 from maar.model import keys
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.model.time import utc_day
-from maar.ports.runner import AttemptFailed
-from maar.ports.stores import StorePlaces
+from maar.ports.plans.runner import AttemptFailed
+from maar.ports.stores.stores import StorePlaces
 from maar.services.kinds import KINDS
 from support.metastore.fold import TENANT
 

@@ -34,9 +34,9 @@ from maar.block.decode import to_tables
 from maar.model.errors import MaarError
 from maar.model.ids import MAIN_STORE, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
-from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
-from maar.ports.plan_board import SchedulePlan
-from maar.ports.runner import AttemptFailed, JobRunner
+from maar.ports.plans.board import SchedulePlan
+from maar.ports.plans.runner import AttemptFailed, JobRunner
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore, StoreSettings
 from maar.services.clean.rules import CLEAN
 from maar.services.kinds import KINDS
 from maar.services.publish import always

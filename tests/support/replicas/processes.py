@@ -14,7 +14,7 @@ import httpx
 
 from maar.adapters.rpc import Channel, MetastoreClient
 from maar.model.errors import MaarError
-from maar.ports.replica import GetReplica, ReplicaStatus
+from maar.ports.metastore.replica import GetReplica, ReplicaStatus
 from support.etcd.cluster import PREFIX, EtcdCluster, running
 from support.network.cut import Line, Lines, lines
 from support.network.ports import free_port

@@ -18,10 +18,10 @@ from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.rpc import Channel, MetastoreClient
 from maar.model.errors import MaarError, Unreachable
 from maar.model.ids import BlockId, Incarnation
-from maar.ports.log_time import GetNow
-from maar.ports.operator import GetStatus, ListBlocks
-from maar.ports.registrar import AddBlocks
-from maar.ports.replica import GetReplica, RebuildReplica, TakeSnapshot
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.metastore.replica import GetReplica, RebuildReplica, TakeSnapshot
+from maar.ports.operator.operator import GetStatus, ListBlocks
+from maar.ports.writer.registrar import AddBlocks
 from support.etcd.cluster import Member as EtcdMember
 from support.etcd.cluster import apart
 from support.load.register_load import Load

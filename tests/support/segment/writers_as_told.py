@@ -21,8 +21,8 @@ from maar.placement.rules import Rules, TenantLimits
 from maar.placement.table import new_table
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
-from maar.ports.membership import RingView
-from maar.ports.segment_writer import SegmentWriter
+from maar.ports.writer.membership import RingView
+from maar.ports.writer.segment_writer import SegmentWriter
 from support.clock.virtual_time import LoopClock
 
 ACME = TenantId("acme")

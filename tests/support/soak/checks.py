@@ -14,9 +14,9 @@ from maar.model.block import SEGMENT_TABLE, BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import ProfileId, TenantId
 from maar.model.time import TimeRange
-from maar.ports.object_store import ObjectStore
-from maar.ports.operator import Status
-from maar.ports.query import Matcher, RankFunctions, Scope
+from maar.ports.operator.operator import Status
+from maar.ports.reader.query import Matcher, RankFunctions, Scope
+from maar.ports.stores.object_store import ObjectStore
 from maar.query.service import DuckEngine, QuerySettings
 from support.load.crowd import CPU
 from support.oracles.log_audit import Audit
@@ -61,7 +61,7 @@ def log_faults(audit: Audit, status: Status, live: Iterable[BlockMeta]) -> list[
     for block in found.keys() & audit.live.keys():
         if found[block] != audit.live[block]:
             faults.append(f"block {block} has {found[block]} profiles, not {audit.live[block]}")
-    done = len(audit.winners) + len(audit.chores)
+    done = len(audit.winners) + len(audit.upkeep)
     if status.completed != done:
         faults.append(f"{status.completed} plans are said to be done, not {done}")
     for attempt in audit.ended - audit.swept:

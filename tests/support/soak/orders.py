@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 
 
 class Surroundings(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from maar.adapters.stores.open import open_store
 from maar.app.processes.run_with_parent import command_under
 from maar.app.processes.watcher import session_members
 from maar.model.ids import MAIN_STORE
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from support.processes.serving import processes, wait_for
 from support.soak.orders import Child, Order, Surroundings, Work, Zombie
 

@@ -16,7 +16,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
 from maar.model.plan import PlanKind
 from maar.model.services import ServicesSettings
-from maar.ports.operator import GetStatus, ListBlocks, Status
+from maar.ports.operator.operator import GetStatus, ListBlocks, Status
 from maar.services.kinds import KINDS
 from support.oracles.log_audit import Audit, Tail
 from support.soak import checks

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
-from maar.ports.runner import AttemptFailed
+from maar.ports.plans.runner import AttemptFailed
 from maar.services.compact.rules import COMPACT
 from support.soak.orders import Child, Done, Surroundings, Task
 

@@ -17,7 +17,7 @@ from maar.model.errors import Retryable
 from maar.model.ids import ANONYMOUS, ProfileId, Shard, TenantId
 from maar.model.labels import labels_of
 from maar.model.profile import RawProfile, profile_id
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 from maar.segment.service import SegmentService
 from maar.segment.settings import SegmentSettings
 from support.load.crowd import CPU, profile

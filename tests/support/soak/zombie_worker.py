@@ -15,8 +15,8 @@ from maar.app.processes import logs
 from maar.model.errors import MaarError
 from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan, PlanResult, PlanState
-from maar.ports.operator import GetPlan
-from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
+from maar.ports.operator.operator import GetPlan
+from maar.ports.plans.board import PollReply, PollRequest, Renewal, Report
 from maar.services.compact.rules import COMPACT
 from support.soak.orders import Child, Done, Task, Zombie
 

@@ -23,10 +23,10 @@ from maar.adapters.stores.open import open_store
 from maar.app.processes.watcher import session_members
 from maar.model.block import Kind
 from maar.model.errors import Retryable
-from maar.ports.log_time import GetNow
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.operator import GetStatus, ListBlocks, Status
-from maar.ports.registrar import AddBlocks
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.operator.operator import GetStatus, ListBlocks, Status
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.writer.registrar import AddBlocks
 from support.processes.serving import processes
 from support.spark.cluster import QUICK_JVM, Cluster, cluster, until
 from support.spark.plans import alive, parent, profile, segment

@@ -31,10 +31,10 @@ from maar.model.ids import (
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import LeaseTime
-from maar.ports.log_time import Now
-from maar.ports.object_store import ObjectStore
-from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
-from maar.ports.stores import Stores, stores_of
+from maar.ports.metastore.log_time import Now
+from maar.ports.plans.board import Kept, Outcome, PollReply, PollRequest
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 from maar.pprof import gzip
 from maar.pprof.encode import encode
 from maar.pprof.plain import (

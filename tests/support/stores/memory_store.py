@@ -9,7 +9,7 @@ from pathlib import Path
 
 from maar.adapters.stores.key import check_key
 from maar.model.errors import AlreadyExists, NotFound
-from maar.ports.object_store import ObjectInfo, StoreSettings
+from maar.ports.stores.object_store import ObjectInfo, StoreSettings
 
 
 class MemoryStore:

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from maar.ports.object_store import StoreSettings
+from maar.ports.stores.object_store import StoreSettings
 
 _APART = """
 import sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from maar.model.ids import PlanId
 from maar.ports.calls import LocalPort
-from maar.ports.plan_board import (
+from maar.ports.plans.board import (
     CleanStep,
     CommitPart,
     ConfirmDeletes,

@@ -30,8 +30,8 @@ from maar.cli.input.settings import given_settings
 from maar.model.errors import LeaseLost, Retryable
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
-from maar.ports.runner import AttemptFailed
-from maar.ports.stores import Stores
+from maar.ports.plans.runner import AttemptFailed
+from maar.ports.stores.stores import Stores
 from maar.services.compact.rules import COMPACT
 from maar.services.repair.rules import REPAIR
 from maar.services.runs import carry_out, task_of

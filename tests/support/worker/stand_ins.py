@@ -22,8 +22,8 @@ from maar.model.ids import (
 )
 from maar.model.plan import Account, LeasedPlan, PlanKind, PlanResult, QueueKey
 from maar.ports.calls import Caller
-from maar.ports.plan_board import Kept, Outcome, PlanBoard, PollReply, PollRequest, Renewal, Report
-from maar.ports.runner import AttemptFailed, RunnerDied
+from maar.ports.plans.board import Kept, Outcome, PlanBoard, PollReply, PollRequest, Renewal, Report
+from maar.ports.plans.runner import AttemptFailed, RunnerDied
 from maar.services.compact.rules import COMPACT
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings

@@ -20,7 +20,7 @@ from maar.adapters.etcd.requests import (
 )
 from maar.adapters.etcd.values import Keys, Mark, pack
 from maar.model.errors import HeadMoved, Rejected
-from maar.ports.log import (
+from maar.ports.metastore.log import (
     BATCH_BYTES_MAX,
     BATCH_ENTRIES_MAX,
     EMPTY,

@@ -27,7 +27,7 @@ from maar.adapters.etcd.tuning import TUNING, Tuning
 from maar.adapters.etcd.values import Keys, Leading, pack
 from maar.background import cancel
 from maar.model.errors import MaarError, NotFound, OutcomeUnknown, Rejected, TermLost
-from maar.ports.log import Candidate, Term
+from maar.ports.metastore.log import Candidate, Term
 
 log_ = logging.getLogger("maar.etcd")
 

@@ -47,7 +47,7 @@ from maar.model.errors import (
     StoreFull,
     Unavailable,
 )
-from maar.ports.log import (
+from maar.ports.metastore.log import (
     BATCH_BYTES_MAX,
     EMPTY,
     Candidate,

@@ -10,7 +10,7 @@ from maar.adapters.etcd.connection import TXN, EtcdConnection
 from maar.adapters.etcd.requests import get, get_range, key_value, txn, value
 from maar.adapters.etcd.values import EntryBatch, Keys, Mark, unpack
 from maar.model.errors import Corrupt, NotFound, TooLarge
-from maar.ports.log import BATCH_ENTRIES_MAX, EMPTY, Head, Record
+from maar.ports.metastore.log import BATCH_ENTRIES_MAX, EMPTY, Head, Record
 
 KEYS_MAX = 2_048
 WINDOWS = 64, 512, BATCH_ENTRIES_MAX  # small first: etcd reads values even to list keys

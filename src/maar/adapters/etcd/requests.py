@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from aetcd import rpc
 
 from maar.adapters.etcd.values import Keys, Mark, batches, pack, unpack
-from maar.ports.log import Head, Record
+from maar.ports.metastore.log import Head, Record
 
 V = TypeVar("V")
 

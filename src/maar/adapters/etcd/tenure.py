@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maar.ports.log import Term
+from maar.ports.metastore.log import Term
 
 HELD_NS = 1_500_000_000  # renewed only if the apply loop made progress within this time
 RENEWALS = 4  # renewals within the length of a lease

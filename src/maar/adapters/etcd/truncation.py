@@ -21,7 +21,7 @@ from maar.adapters.etcd.requests import (
 )
 from maar.adapters.etcd.tuning import Tuning
 from maar.adapters.etcd.values import Keys, Mark, pack
-from maar.ports.log import EMPTY, Head, Term
+from maar.ports.metastore.log import EMPTY, Head, Term
 
 
 @dataclass(frozen=True, slots=True)

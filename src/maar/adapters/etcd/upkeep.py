@@ -31,7 +31,7 @@ from maar.adapters.etcd.tuning import TUNING, Tuning
 from maar.adapters.etcd.values import Keys
 from maar.background import Loop, cancel
 from maar.model.errors import MaarError, Rejected, StoreFull, Unavailable
-from maar.ports.log import BATCH_BYTES_MAX
+from maar.ports.metastore.log import BATCH_BYTES_MAX
 
 log_ = logging.getLogger("maar.etcd")
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from maar.model.errors import Corrupt
-from maar.ports.log import Candidate, Head, Leadership, Record, Term, chain_hash
+from maar.ports.metastore.log import Candidate, Head, Leadership, Record, Term, chain_hash
 
 FORMAT = 1
 _CHECKSUM_BYTES = 4

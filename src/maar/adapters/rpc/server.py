@@ -15,17 +15,19 @@ from maar.adapters.rpc.parts import split
 from maar.adapters.rpc.refusals import MESSAGE_BYTES_MAX, WireRefusal, refusal_of, refuse
 from maar.model import errors
 from maar.model.errors import MaarError, Unavailable
-from maar.ports import metastore as metastore_port
-from maar.ports import query, replica, segment_writer
-from maar.ports import rates as rates_port
 from maar.ports import role as role_port
 from maar.ports.calls import Call
-from maar.ports.metastore import Metastore
-from maar.ports.query import QueryEngine
-from maar.ports.rates import RateKeeper
-from maar.ports.replica import MetastoreReplica
+from maar.ports.metastore import metastore as metastore_port
+from maar.ports.metastore import replica
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.metastore.replica import MetastoreReplica
+from maar.ports.reader import query
+from maar.ports.reader.query import QueryEngine
 from maar.ports.role import Role
-from maar.ports.segment_writer import SegmentWriter
+from maar.ports.writer import rates as rates_port
+from maar.ports.writer import segment_writer
+from maar.ports.writer.rates import RateKeeper
+from maar.ports.writer.segment_writer import SegmentWriter
 
 log = logging.getLogger("maar.rpc")
 

@@ -32,7 +32,7 @@ from maar.model.errors import (
     TermLost,
     Unavailable,
 )
-from maar.ports.log import (
+from maar.ports.metastore.log import (
     BATCH_BYTES_MAX,
     EMPTY,
     Candidate,

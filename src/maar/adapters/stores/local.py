@@ -21,7 +21,7 @@ from maar.model.errors import (
     StoreFull,
     Unavailable,
 )
-from maar.ports.object_store import ObjectInfo, StoreSettings
+from maar.ports.stores.object_store import ObjectInfo, StoreSettings
 
 TEMPORARY = f"{PRIVATE}tmp"
 LEFTOVER_AGE_S = 3600  # far longer than any upload: what is older was left by a dead process

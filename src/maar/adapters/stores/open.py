@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from maar.adapters.stores.local import LocalStore
 from maar.adapters.stores.s3 import S3Store
 from maar.model.errors import InvalidInput
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.object_store import ObjectStore, StoreSettings
 
 
 def open_store(settings: StoreSettings, *, make: bool = True) -> ObjectStore:

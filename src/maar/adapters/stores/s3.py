@@ -29,7 +29,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.model.time import SECOND_NS
-from maar.ports.object_store import ObjectInfo, StoreSettings
+from maar.ports.stores.object_store import ObjectInfo, StoreSettings
 
 OPTIONS = (
     "endpoint",

@@ -23,11 +23,9 @@ from maar.model.plain import plain
 from maar.model.plan import Plan
 from maar.model.time import SECOND_NS, TimeRange
 from maar.ports.calls import Caller
-from maar.ports.dead_letters import GetLetter, ListLetters
-from maar.ports.index_reader import ViewRequest
-from maar.ports.membership import ListRings
-from maar.ports.metastore import Metastore
-from maar.ports.operator import (
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.operator.dead_letters import GetLetter, ListLetters
+from maar.ports.operator.operator import (
     ExplainBlock,
     GetBlock,
     GetPlan,
@@ -37,9 +35,11 @@ from maar.ports.operator import (
     PlanDetail,
     WeighLoss,
 )
-from maar.ports.query import GetProfile, QueryEngine, RankFunctions
-from maar.ports.query import Scope as QueryScope
-from maar.ports.retention import GetRetention, ListExpiring, RetentionStatus
+from maar.ports.operator.retention import GetRetention, ListExpiring, RetentionStatus
+from maar.ports.reader.index import ViewRequest
+from maar.ports.reader.query import GetProfile, QueryEngine, RankFunctions
+from maar.ports.reader.query import Scope as QueryScope
+from maar.ports.writer.membership import ListRings
 from maar.query.decide.selector import parse_selector
 
 ALL_TIME = TimeRange(-(1 << 63), (1 << 63) - 1)

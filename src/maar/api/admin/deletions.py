@@ -14,8 +14,8 @@ from maar.model.ids import TenantId, tenant_id
 from maar.model.plain import plain
 from maar.model.predicate import EVER_NS, Mask
 from maar.ports.calls import Caller
-from maar.ports.deletions import DeleteProfiles, Deletion, ListDeletions, PendingDeletion
-from maar.ports.metastore import Metastore
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.operator.deletions import DeleteProfiles, Deletion, ListDeletions, PendingDeletion
 
 MS_NS = 1_000_000
 

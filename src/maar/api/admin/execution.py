@@ -27,10 +27,10 @@ from maar.model.repair import RangeResult
 from maar.model.time import SECOND_NS
 from maar.model.token_range import TokenRange
 from maar.ports.calls import Caller
-from maar.ports.log_time import GetNow
-from maar.ports.metastore import Metastore
-from maar.ports.operator import FoundOrphans, ListOrphans, SweepOrphans
-from maar.ports.plan_board import (
+from maar.ports.metastore.log_time import GetNow
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.operator.operator import FoundOrphans, ListOrphans, SweepOrphans
+from maar.ports.plans.board import (
     CleanStep,
     CommitPart,
     ConfirmDeletes,
@@ -45,7 +45,7 @@ from maar.ports.plan_board import (
     SchedulePlan,
     ScheduleRollbacks,
 )
-from maar.ports.plan_outcome import (
+from maar.ports.plans.outcome import (
     DONE,
     TAKEN,
     OutcomeName,
@@ -53,7 +53,7 @@ from maar.ports.plan_outcome import (
     refusal_of,
     report_refused,
 )
-from maar.ports.stores import StorePlace, StorePlaces
+from maar.ports.stores.stores import StorePlace, StorePlaces
 from maar.services.clean.rules import CLEAN
 
 RESULT_BYTES_MAX = 16 << 20  # it lists every object that a plan wrote

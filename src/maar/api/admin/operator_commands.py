@@ -19,9 +19,8 @@ from maar.model.ids import BlockId, NodeId, PlanId, Zone, tenant_id
 from maar.model.plain import plain
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Caller
-from maar.ports.dead_letters import RetryLetter
-from maar.ports.membership import ListRings
-from maar.ports.operator import (
+from maar.ports.operator.dead_letters import RetryLetter
+from maar.ports.operator.operator import (
     ExcludePlan,
     LoseBlock,
     Operator,
@@ -29,7 +28,13 @@ from maar.ports.operator import (
     RemoveWriter,
     RequeuePlan,
 )
-from maar.ports.retention import HoldRetention, ReleaseRetention, SetRetention, UndoRetention
+from maar.ports.operator.retention import (
+    HoldRetention,
+    ReleaseRetention,
+    SetRetention,
+    UndoRetention,
+)
+from maar.ports.writer.membership import ListRings
 
 BODY_BYTES_MAX = 64 << 10
 

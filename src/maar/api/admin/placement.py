@@ -16,8 +16,8 @@ from maar.placement import stored
 from maar.placement.adaptive.statistics import DatasetStats, Stats
 from maar.placement.rules import Rules, Share
 from maar.ports.calls import Caller
-from maar.ports.log_time import GetNow, LogTime
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log_time import GetNow, LogTime
+from maar.ports.stores.object_store import ObjectStore
 
 
 class Placed(NamedTuple):

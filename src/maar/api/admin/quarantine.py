@@ -9,8 +9,8 @@ from maar.block.format.segment import count_causes
 from maar.block.read.copies import read_copy
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import MaarError
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 
 CAUSES_MAX = 5  # sentences
 CAUSE_LENGTH_MAX = 300  # characters

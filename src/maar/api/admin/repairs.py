@@ -15,8 +15,8 @@ from maar.model.plain import plain
 from maar.model.plan import JobId
 from maar.model.repair import RepairType
 from maar.ports.calls import Caller
-from maar.ports.metastore import Metastore
-from maar.ports.repairs import AskRepair, GetAskedRepair, ListRepairs, RepairTold
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.operator.repairs import AskRepair, GetAskedRepair, ListRepairs, RepairTold
 from maar.services.repair.rules import REPAIR
 
 

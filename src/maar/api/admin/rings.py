@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from maar.model.ring import DEAD
-from maar.ports.membership import RingView
+from maar.ports.writer.membership import RingView
 
 
 def zone_of(view: RingView) -> dict[str, Any]:

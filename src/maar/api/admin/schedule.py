@@ -26,8 +26,8 @@ from maar.model.schedule import (
 from maar.model.schedule_settings import ScheduleEntry
 from maar.model.time import SECOND_NS, WallTime
 from maar.ports.calls import Caller
-from maar.ports.metastore import Metastore
-from maar.ports.schedule import (
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.operator.schedule import (
     AddRunPolicy,
     AskPolicies,
     ExplainJob,

@@ -14,9 +14,9 @@ from maar.model.ids import BlockId, StoreName, TenantId, tenant_id
 from maar.model.plain import plain
 from maar.model.trouble import Trouble, Why
 from maar.ports.calls import Caller
-from maar.ports.copies import REPORTED_MAX, ListStores, ReportDamage
-from maar.ports.metastore import Metastore
-from maar.ports.store_removal import RemoveStore
+from maar.ports.metastore.metastore import Metastore
+from maar.ports.operator.copies import REPORTED_MAX, ListStores, ReportDamage
+from maar.ports.operator.store_removal import RemoveStore
 
 DAMAGE_BYTES_MAX = 4 << 20
 

@@ -21,7 +21,7 @@ from maar.model.errors import Damaged
 from maar.model.ids import BlockId
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Call, Caller
-from maar.ports.query import QueryEngine, ScopedCall
+from maar.ports.reader.query import QueryEngine, ScopedCall
 
 ASKED = b"x-maar-allow-partial"
 PARAMETER = "allow_partial"

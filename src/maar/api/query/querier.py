@@ -18,7 +18,7 @@ from maar.model.ids import TenantId
 from maar.model.labels import Labels, sanitize_name
 from maar.model.time import SECOND_NS, TimeRange
 from maar.ports.calls import Caller
-from maar.ports.query import (
+from maar.ports.reader.query import (
     DrawFlameGraph,
     FlameGraph,
     ListLabelNames,

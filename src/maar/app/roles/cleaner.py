@@ -19,9 +19,9 @@ from maar.metastore.service import MetastoreService
 from maar.model.errors import NotLeading
 from maar.model.ids import WorkerId
 from maar.ports.calls import Call
-from maar.ports.object_store import ObjectStore
-from maar.ports.plan_board import PlanBoard, PollReply, PollRequest
-from maar.ports.stores import Stores
+from maar.ports.plans.board import PlanBoard, PollReply, PollRequest
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings
 from maar.worker.store_runner import StoreRunner, Undoing

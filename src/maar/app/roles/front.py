@@ -53,8 +53,8 @@ from maar.distributor.service import Distributor, Router
 from maar.distributor.shared_rates import LeasedRates, PushRates
 from maar.model.errors import MaarError, Unavailable
 from maar.model.ids import Zone
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.pprof.compile_once import doing
 
 log = logging.getLogger("maar.front")

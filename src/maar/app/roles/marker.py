@@ -7,7 +7,7 @@ import logging
 from maar.model import keys
 from maar.model.errors import InvalidInput, NotFound, Retryable
 from maar.model.ids import Incarnation
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 
 log = logging.getLogger("maar.metastore")
 

@@ -38,8 +38,8 @@ from maar.background import Loop, cancel, first_ended
 from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
 from maar.model.ids import Incarnation
-from maar.ports.object_store import ObjectStore
-from maar.ports.probe import probe
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.probe import probe
 
 log = logging.getLogger("maar.metastore")
 

@@ -7,22 +7,22 @@ import logging
 from collections.abc import Callable, Mapping
 
 from maar.adapters.rpc import Channel
-from maar.api.health import DUTIES
+from maar.api.health import PURPOSES
 from maar.app.roles.disks import Disks
 from maar.background import cancel
 from maar.model.addresses import addresses_in
 from maar.model.errors import MaarError
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
-from maar.ports.probe import probe
 from maar.ports.role import GetMetrics, GetReadiness, Role
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.probe import probe
 
 log = logging.getLogger("maar.front")
 
 STORE_CHECK_NS = 5_000_000_000
 WRITER = "segment-writer"  # when it is a process beside this one
-PUSH, QUERY = DUTIES
+PUSH, QUERY = PURPOSES
 
 
 class MetastoreRole(LocalPort):
@@ -93,7 +93,7 @@ class Readiness:
         self._others = others
         self._front = front
         self._siblings = siblings or {}
-        self._duties = [duty for duty, has in ((PUSH, pushes), (QUERY, asks)) if has]
+        self._purposes = [purpose for purpose, has in ((PUSH, pushes), (QUERY, asks)) if has]
         self._placed = placed
         self._disks = disks
         self._store = store
@@ -102,13 +102,13 @@ class Readiness:
         self._store_trouble = ""
         self._store_lock = asyncio.Lock()
 
-    async def __call__(self, duty: str = "") -> str:
+    async def __call__(self, purpose: str = "") -> str:
         """'' when ready, else each of `push` and `query` that fails, and why."""
-        duties = [each for each in self._duties if duty in ("", each)]
-        if duty and not duties:
-            return f"{duty}: this process does not serve that"
-        found = await asyncio.gather(*map(self._trouble, duties))
-        failing = zip(duties, found, strict=True)
+        purposes = [each for each in self._purposes if purpose in ("", each)]
+        if purpose and not purposes:
+            return f"{purpose}: this process does not serve that"
+        found = await asyncio.gather(*map(self._trouble, purposes))
+        failing = zip(purposes, found, strict=True)
         return "\n".join(f"{name}: {why}" for name, why in failing if why)
 
     async def degradation(self) -> str:
@@ -117,9 +117,9 @@ class Readiness:
         named = zip(self._siblings, found, strict=True)
         return "\n".join(f"degraded: {name}: {why}" for name, why in named if why)
 
-    async def _trouble(self, duty: str) -> str:
+    async def _trouble(self, purpose: str) -> str:
         """Why pushes or queries cannot be served, in sentences."""
-        if duty == PUSH:
+        if purpose == PUSH:
             roles = ["metastore", *([WRITER] if WRITER in self._others else [])]
             asked = (*map(self._role, roles), self._writable())
             no_room = self._disks.no_room() if self._disks else ""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from maar.app.settings.config import ANY_HOST, Settings, host_and_port
 from maar.model.addresses import addresses_in
 from maar.model.errors import InvalidInput
-from maar.ports.log import Candidate
+from maar.ports.metastore.log import Candidate
 
 
 class ReplicaPlace(NamedTuple):

@@ -15,7 +15,7 @@ from maar.app.processes.process import CANNOT_RUN
 from maar.app.roles.wiring import ALONE, Fronts, Here, make_new_stores
 from maar.app.settings.config import Settings
 from maar.model.errors import Corrupt, InvalidInput, MaarError
-from maar.ports.runner import RunnerDied
+from maar.ports.plans.runner import RunnerDied
 
 log = logging.getLogger("maar.role")
 

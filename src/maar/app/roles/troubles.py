@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from maar.background import Loop
 from maar.model.trouble import Trouble
 from maar.ports.calls import Caller
-from maar.ports.copies import REPORTED_MAX, CopyKeeper, ReportDamage
+from maar.ports.operator.copies import REPORTED_MAX, CopyKeeper, ReportDamage
 
 log = logging.getLogger("maar.stores")
 

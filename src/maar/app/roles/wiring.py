@@ -21,10 +21,10 @@ from maar.app.settings.log_url import EtcdPlace, FilePlace
 from maar.model.ids import NodeId
 from maar.model.trouble import Trouble
 from maar.ports.calls import Caller
-from maar.ports.log import Log
-from maar.ports.object_store import ObjectStore
-from maar.ports.segment_writer import SegmentWriter
-from maar.ports.stores import Stores, ignore
+from maar.ports.metastore.log import Log
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, ignore
+from maar.ports.writer.segment_writer import SegmentWriter
 
 RUN = "run"  # in the data directory: a link to where the sockets are
 OWN_WRITER = "own-writer"  # where the fronts of this host reach their segment writer

@@ -13,7 +13,7 @@ from maar.app.roles.wiring import build_store
 from maar.app.settings.config import Settings
 from maar.model.errors import Retryable, Unavailable
 from maar.model.ids import Incarnation
-from maar.ports.log_time import GetNow
+from maar.ports.metastore.log_time import GetNow
 from maar.runner.java import check_java
 
 METASTORE_ANSWERS_S = 10.0  # a server that was started with us needs a moment

@@ -43,8 +43,8 @@ from maar.model.schedule_settings import ScheduleEntry, SchedulingSettings
 from maar.model.services import ServicesSettings
 from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings
-from maar.ports.object_store import StoreSettings
-from maar.ports.stores import StorePlaces
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlaces
 from maar.query.settings import QuerySettings
 from maar.runner.settings import SparkSettings
 from maar.segment.settings import DeadLetterSettings, SegmentSettings

@@ -12,8 +12,8 @@ import msgspec
 from maar.app.settings.sections import StoreEntry, StoreSection
 from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE, Zone
-from maar.ports.object_store import StoreSettings
-from maar.ports.stores import StorePlace, StorePlaces
+from maar.ports.stores.object_store import StoreSettings
+from maar.ports.stores.stores import StorePlace, StorePlaces
 
 _NOT_OPTIONS = ("name", "url", "zones")
 _PORTS = {"http": 80, "https": 443}

@@ -9,7 +9,7 @@ from maar.model import keys
 from maar.model.block import SEGMENT_TABLE, BlockMeta, Kind
 from maar.model.errors import Corrupt, NotFound
 from maar.model.ids import NO_TENANT, Incarnation, StoreName
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 
 VERSION = 1
 BYTES_MAX = 4 << 20  # far more than the metadata of the largest segment

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ import xxhash
 
 from maar.model.block import BlockMeta, Damage, File, Location
 from maar.model.errors import NotFound
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 
 MISSING = "is missing"
 _RANGE = 8 << 20  # bytes of one ranged read

@@ -14,8 +14,8 @@ from maar.block.format import checksum
 from maar.block.merge.run import Run, open_table
 from maar.model.block import TABLES, BlockMeta, File
 from maar.model.errors import Corrupt, Missing, NotFound
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 
 _RANGE = 8 << 20  # bytes of one ranged read
 

@@ -20,8 +20,8 @@ from maar.model.ids import ProfileId, TenantId
 from maar.model.labels import PROFILE_NAME
 from maar.model.predicate import Mask
 from maar.model.profile import profile_type, with_underscores
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 from maar.pprof.columns import NONE
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress

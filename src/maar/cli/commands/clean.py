@@ -13,7 +13,7 @@ from maar.cli.input.options import connect, json_option, server_option
 from maar.cli.input.settings import config_option, set_option
 from maar.cli.output.failure import EXIT_UNAVAILABLE
 from maar.cli.output.show import print_json, print_table, say, size
-from maar.ports.plan_outcome import CLEANED
+from maar.ports.plans.outcome import CLEANED
 
 Json = dict[str, Any]
 ORPHANS_SHOWN = 20  # keys; all of them would be a wall of text

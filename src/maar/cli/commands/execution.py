@@ -15,15 +15,15 @@ from maar.cli.input.settings import config_option, given_settings, set_option
 from maar.cli.output.failure import EXIT_REFUSED
 from maar.cli.output.show import print_json, say
 from maar.model.ids import PlanId
-from maar.ports.plan_outcome import OutcomeName, PlanOutcome
+from maar.ports.plans.outcome import OutcomeName, PlanOutcome
 from maar.services.kinds import KINDS
 
 if TYPE_CHECKING:
     from maar.adapters.http_board import HttpBoard
     from maar.app.execution import Executor, Tell
     from maar.app.settings.config import Settings
-    from maar.ports.runner import JobRunner
-    from maar.ports.stores import StorePlaces
+    from maar.ports.plans.runner import JobRunner
+    from maar.ports.stores.stores import StorePlaces
     from maar.runner.settings import SparkSettings
 
 SCHEDULED = ("plan", "kind", "state", "created", "why")

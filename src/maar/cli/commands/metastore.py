@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from maar.app.settings.config import Settings
     from maar.metastore.recovery.restoring import Origin
     from maar.metastore.recovery.verify import Findings
-    from maar.ports.replica import ReplicaStatus
+    from maar.ports.metastore.replica import ReplicaStatus
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, block_time_ns
 from maar.model.predicate import key_of
 from maar.model.time import LeaseTime
-from maar.ports.object_store import ObjectInfo
+from maar.ports.stores.object_store import ObjectInfo
 
 
 class FoundLetter(NamedTuple):

@@ -6,15 +6,15 @@ from collections.abc import Collection
 
 from maar.metastore.decide import verdict
 from maar.metastore.decide.jobs import Moment, moment, pause_reason, window_refusal
-from maar.metastore.fold import lease as leases
-from maar.metastore.fold import plan as plans
-from maar.metastore.fold import rollback
+from maar.metastore.fold.plans import lease as leases
+from maar.metastore.fold.plans import plan as plans
+from maar.metastore.fold.plans import rollback
 from maar.metastore.records.entries import Entry, Grant, LeasesRenewed, PlanAsked, PlansLeased
 from maar.metastore.state.state import MetaState
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import Lease, Plan, PlanKind, PlanState
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.plan_board import Answer, Execution, not_open
+from maar.ports.plans.board import Answer, Execution, not_open
 from maar.scheduling import resources
 
 ADOPTING = "the metastore is adopting what the store holds; ask again when that is over"

@@ -26,8 +26,8 @@ from maar.model.ids import NodeId, Zone
 from maar.model.ring import DEAD, Ring, Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.placement import table
-from maar.ports.membership import Beat, RingView
-from maar.ports.operator import ZoneStatus
+from maar.ports.operator.operator import ZoneStatus
+from maar.ports.writer.membership import Beat, RingView
 
 MILLISECOND_NS = SECOND_NS // 1000
 DEAD_AFTER_MS = 10_000

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from maar.metastore.fold import leftovers, registration
+from maar.metastore.fold import registration
+from maar.metastore.fold.plans import leftovers
 from maar.metastore.records.entries import AttemptKey
 from maar.metastore.state.state import MetaState
 from maar.model import keys

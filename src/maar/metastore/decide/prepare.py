@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from maar.metastore.decide import execution, schedule, verdict
 from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import WorkerRegistry
-from maar.metastore.fold import attempts, deletion, lease, parking, retirement
+from maar.metastore.fold.deleting import deletion, retirement
+from maar.metastore.fold.plans import attempts, lease, parking
 from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksAdopted,
@@ -28,8 +29,8 @@ from maar.metastore.records.entries import (
 from maar.metastore.state.state import NO_FLOOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.log import ENTRY_BYTES_MAX
-from maar.ports.plan_board import PollRequest, Report
+from maar.ports.metastore.log import ENTRY_BYTES_MAX
+from maar.ports.plans.board import PollRequest, Report
 
 ADDED_BYTES_MAX = ENTRY_BYTES_MAX // 4  # so that an entry is folded in a few milliseconds
 ARCHIVED_AT_ONCE_MAX = 1_000

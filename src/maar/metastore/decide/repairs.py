@@ -7,7 +7,8 @@ from itertools import islice, pairwise
 
 import msgspec
 
-from maar.metastore.fold import copies, lease
+from maar.metastore.fold.plans import lease
+from maar.metastore.fold.stores import copies
 from maar.metastore.records.effects import Effect, Refused
 from maar.metastore.records.entries import (
     Entry,
@@ -25,7 +26,7 @@ from maar.model.repair import LeasedRepair, RepairOrder, RepairPart, RepairType
 from maar.model.stores import is_copied
 from maar.model.time import DAY_NS, LeaseTime
 from maar.model.token_range import TokenRange
-from maar.ports.plan_board import CommitPart, PartCommitted
+from maar.ports.plans.board import CommitPart, PartCommitted
 from maar.services.repair import rules
 from maar.services.repair.history import NO_HISTORY, last_repair
 from maar.services.repair.ranges import vnode, vnode_around

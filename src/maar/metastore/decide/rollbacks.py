@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from maar.metastore.decide import verdict
-from maar.metastore.fold import lease, leftovers, rollback
-from maar.metastore.fold import plan as plans
+from maar.metastore.fold.plans import lease, leftovers, rollback
+from maar.metastore.fold.plans import plan as plans
 from maar.metastore.records.effects import Effect, Refused, Renewed, RollbackScheduled
 from maar.metastore.records.entries import (
     AttemptKey,
@@ -30,7 +30,7 @@ from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import Plan, PlanSpec
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
-from maar.ports.plan_board import (
+from maar.ports.plans.board import (
     CleanStep,
     ConfirmDeletes,
     RollbackRef,

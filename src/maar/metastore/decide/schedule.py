@@ -16,8 +16,8 @@ from maar.metastore.decide import jobs, shares, verdict
 from maar.metastore.decide.execution import may_run_now
 from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import PRESENT_NS, WorkerRegistry
-from maar.metastore.fold import lease, parking, rollback
-from maar.metastore.fold import plan as plans
+from maar.metastore.fold.plans import lease, parking, rollback
+from maar.metastore.fold.plans import plan as plans
 from maar.metastore.records.entries import (
     Entry,
     Grant,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from maar.metastore.fold import copies
+from maar.metastore.fold.stores import copies
 from maar.metastore.records.entries import (
     AdoptionEnded,
     BlocksLost,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from maar.metastore.fold.plan import all_plans, find
+from maar.metastore.fold.plans.plan import all_plans, find
 from maar.metastore.records.effects import Effect, Refused, Scheduled
 from maar.metastore.records.entries import Entry, PlanAsked, PlansScheduled
 from maar.metastore.state.state import MetaState
@@ -15,7 +15,7 @@ from maar.model.ids import Shard, TenantId
 from maar.model.plan import Plan, PlanJob, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
-from maar.ports.plan_board import ScheduledPlan, SchedulePlan
+from maar.ports.plans.board import ScheduledPlan, SchedulePlan
 from maar.services.rules import PlanScope
 
 REQUEST_ID_MAX = 200  # characters

@@ -7,27 +7,10 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from maar.metastore.fold import (
-    completion,
-    copies,
-    deletion,
-    jobs,
-    lease,
-    leftovers,
-    losing,
-    parking,
-    plan,
-    registration,
-    reincarnation,
-    repair,
-    retention,
-    retirement,
-    ring,
-    rollback,
-    trust,
-    undo,
-    upgrade,
-)
+from maar.metastore.fold import jobs, registration, reincarnation, ring, upgrade
+from maar.metastore.fold.deleting import deletion, losing, retention, retirement, trust, undo
+from maar.metastore.fold.plans import completion, lease, leftovers, parking, plan, rollback
+from maar.metastore.fold.stores import copies, repair
 from maar.metastore.records.effects import Compared, Effects, LimitSet, Refused, Voted
 from maar.metastore.records.entries import (
     AdoptionEnded,

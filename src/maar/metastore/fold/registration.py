@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from maar.metastore.fold import objects
+from maar.metastore.fold.stores import objects
 from maar.metastore.records.effects import Effects, Registered
 from maar.metastore.records.entries import RegistrationFloor
 from maar.metastore.state.rows import raw_id

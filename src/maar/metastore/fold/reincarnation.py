@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from maar.metastore.fold import deletion, objects, registration, trust
-from maar.metastore.fold import plan as plans
+from maar.metastore.fold import registration
+from maar.metastore.fold.deleting import deletion, trust
+from maar.metastore.fold.plans import plan as plans
+from maar.metastore.fold.stores import objects
 from maar.metastore.records.effects import (
     Adopted,
     AdoptionOver,

@@ -12,8 +12,8 @@ from maar.model.errors import InvalidInput, NotLeading, Unavailable
 from maar.model.ids import StoreName
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore, exists
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore, exists
+from maar.ports.stores.stores import Stores
 from maar.services.deletion import BatchDeleter
 
 AWAY_NS = 10 * SECOND_NS  # a store that did not answer is not waited for again for so long

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from maar.model.errors import Retryable
-from maar.ports.log import Candidate, Log, Term
+from maar.ports.metastore.log import Candidate, Log, Term
 
 log_ = logging.getLogger("maar.metastore")
 

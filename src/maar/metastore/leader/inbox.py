@@ -24,8 +24,8 @@ from maar.model.block import BlockMeta
 from maar.model.errors import MaarError, Overloaded
 from maar.model.ids import FencingToken, PlanId
 from maar.model.time import LeaseTime
-from maar.ports.plan_board import Answer, Kept, Outcome, PollReply, PollRequest
-from maar.ports.registrar import AddReply
+from maar.ports.plans.board import Answer, Kept, Outcome, PollReply, PollRequest
+from maar.ports.writer.registrar import AddReply
 
 WAITING_MAX = 10_000
 TAKEN_AT_ONCE = 512  # requests, or blocks in them

@@ -45,7 +45,7 @@ from maar.model.ids import Incarnation
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.clock import Clock
-from maar.ports.log import (
+from maar.ports.metastore.log import (
     ENTRY_BYTES_MAX,
     Head,
     Log,
@@ -53,7 +53,7 @@ from maar.ports.log import (
     follow,
     in_batches,
 )
-from maar.ports.object_store import ObjectStore, exists
+from maar.ports.stores.object_store import ObjectStore, exists
 
 log_ = logging.getLogger("maar.metastore")
 

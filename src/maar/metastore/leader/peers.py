@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from maar.background import Loop
-from maar.metastore.fold.trust import Clocks
+from maar.metastore.fold.deleting.trust import Clocks
 from maar.metastore.records.entries import Entry, VersionActivated
 from maar.metastore.replica.integrity import StateVotes
 from maar.metastore.replica.timing import TIMING, Timing
@@ -23,7 +23,7 @@ from maar.model.errors import MaarError
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.replica import GetReplica, MetastoreReplica, ReplicaStatus, Vote
+from maar.ports.metastore.replica import GetReplica, MetastoreReplica, ReplicaStatus, Vote
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -29,7 +29,7 @@ from maar.placement.adaptive.statistics import DatasetStats, Stats, WriteSource
 from maar.placement.rules import Balancing, PlacementSettings, Rules, TenantLimits
 from maar.placement.stored import StoredNames
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -17,8 +17,8 @@ from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.model.errors import MaarError
 from maar.model.ids import NodeId, Zone
 from maar.model.ring import Ring
-from maar.ports.membership import Beat, BeatReply, RingView
-from maar.ports.operator import ZoneStatus
+from maar.ports.operator.operator import ZoneStatus
+from maar.ports.writer.membership import Beat, BeatReply, RingView
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -23,7 +23,7 @@ from maar.model.plan import JobId
 from maar.model.refusal import Refusal
 from maar.model.schedule import RunPolicy, ScheduleRule
 from maar.model.time import LeaseTime, WallTime
-from maar.ports.schedule import JobView, Ruling
+from maar.ports.operator.schedule import JobView, Ruling
 from maar.scheduling import windows
 
 SEEN_AT_ONCE = 200  # jobs, before others of the loop have a turn

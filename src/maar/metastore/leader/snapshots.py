@@ -18,8 +18,8 @@ from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import Corrupt, MaarError, NotFound
 from maar.model.policy import Policy
-from maar.ports.log import Log
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log import Log
+from maar.ports.stores.object_store import ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 

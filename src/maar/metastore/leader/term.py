@@ -64,11 +64,11 @@ from maar.model.stores import StoreSet
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.model.trouble import Trouble
 from maar.ports.clock import Clock
-from maar.ports.log import Candidate, Log, Term
-from maar.ports.object_store import ObjectStore
-from maar.ports.operator import Status
-from maar.ports.plan_board import PollRequest
-from maar.ports.stores import Stores
+from maar.ports.metastore.log import Candidate, Log, Term
+from maar.ports.operator.operator import Status
+from maar.ports.plans.board import PollRequest
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 
 log_ = logging.getLogger("maar.metastore")
 

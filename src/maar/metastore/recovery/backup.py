@@ -23,8 +23,8 @@ from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, Rejected, Unavailable
-from maar.ports.log import EMPTY, Head, Log, Record, Term
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log import EMPTY, Head, Log, Record, Term
+from maar.ports.stores.object_store import ObjectStore
 
 MAGIC = b"MAARBACK"
 VERSION = 1

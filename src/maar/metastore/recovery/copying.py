@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 from maar.metastore.replica import snapshot
 from maar.model.errors import Corrupt, NotFound, Rejected
-from maar.ports.log import EMPTY, Head, Log, LogCopy, Term
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log import EMPTY, Head, Log, LogCopy, Term
+from maar.ports.stores.object_store import ObjectStore
 
 
 class CopyLog(Log, LogCopy, Protocol):

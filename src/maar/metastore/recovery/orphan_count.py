@@ -24,7 +24,7 @@ from maar.model import keys
 from maar.model.errors import Unavailable
 from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
-from maar.ports.object_store import ObjectInfo, ObjectStore
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore
 
 THREADS = 4
 LISTED_AT_ONCE = 1_000  # keys

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from maar.metastore.fold import trust
+from maar.metastore.fold.deleting import trust
 from maar.metastore.leader.stores import claim
 from maar.metastore.records.entries import (
     Entry,
@@ -34,8 +34,8 @@ from maar.model.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, Re
 from maar.model.ids import Incarnation
 from maar.model.predicate import Predicate
 from maar.model.time import WallTime
-from maar.ports.log import EMPTY, Head, Term, follow
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log import EMPTY, Head, Term, follow
+from maar.ports.stores.object_store import ObjectStore
 
 LIFE = 10_000_000_000  # indexes; more than a log can lose between a backup and its end
 NAME = "restore"  # who led the term in which the log was restored

@@ -19,8 +19,8 @@ from maar.model import keys
 from maar.model.errors import InvalidInput, NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation, block_time_ns
 from maar.model.time import LeaseTime
-from maar.ports.log import GENESIS_HASH, Head
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log import GENESIS_HASH, Head
+from maar.ports.stores.object_store import ObjectStore
 
 TIME_MAX = 1 << 62  # ns; what is named by a later time, or a higher index, none of our logs named
 INDEX_MAX = 10**17

@@ -26,10 +26,10 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotFound
 from maar.model.ids import Incarnation, StoreName
 from maar.model.stores import stores_of as copies_in
-from maar.ports.log import Head, Log
-from maar.ports.object_store import ObjectStore
-from maar.ports.replica import ReplicaStatus
-from maar.ports.stores import Stores, stores_of
+from maar.ports.metastore.log import Head, Log
+from maar.ports.metastore.replica import ReplicaStatus
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 
 TOLD_MAX = 100  # sentences
 

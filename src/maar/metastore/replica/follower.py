@@ -14,7 +14,7 @@ from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt, NotFound, Retryable
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.clock import Clock
-from maar.ports.log import Candidate, Head, Leadership, Log, Record
+from maar.ports.metastore.log import Candidate, Head, Leadership, Log, Record
 
 log_ = logging.getLogger("maar.metastore")
 

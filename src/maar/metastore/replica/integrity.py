@@ -21,7 +21,7 @@ from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt
 from maar.model.time import SECOND_NS
-from maar.ports.replica import Vote
+from maar.ports.metastore.replica import Vote
 
 STATE_NS = 120 * SECOND_NS  # a leader states its hash at least this often, while entries come
 BALLOTS_MAX = 8  # the newest ones, in which votes still count

@@ -15,7 +15,7 @@ from maar.metastore.replica.integrity import StateVotes
 from maar.metastore.replica.read_ahead import ReadAhead
 from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt
-from maar.ports.log import EMPTY, Head, Log, Record, verify
+from maar.ports.metastore.log import EMPTY, Head, Log, Record, verify
 
 UNBROKEN_BYTES = 64 << 10  # of entries read or folded in one go; then others have a turn
 

@@ -13,7 +13,7 @@ from itertools import product
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from maar.metastore.decide.membership import STANDINGS
-from maar.metastore.fold import retention, trust
+from maar.metastore.fold.deleting import retention, trust
 from maar.metastore.fold.ring import count_moved
 from maar.metastore.records.effects import (
     AlarmRaised,
@@ -38,7 +38,7 @@ from maar.metastore.views.last_hour import LastHour
 from maar.model.ids import PlanId, block_time_ns
 from maar.model.schedule import AlarmLevel
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.operator import LevelStatus, ZoneStatus
+from maar.ports.operator.operator import LevelStatus, ZoneStatus
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 WAITED_SECONDS = (1, 2.5, 5, 10, 15, 20, 30, 45, 60, 120, 300, 900, 3600, 14_400)

@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 
 from maar.background import cancel
-from maar.ports.log import BATCH_BYTES_MAX, Log, Record
+from maar.ports.metastore.log import BATCH_BYTES_MAX, Log, Record
 
 FULL_BYTES = BATCH_BYTES_MAX // 2  # behind a page of this size there are probably more
 

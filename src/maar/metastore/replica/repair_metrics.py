@@ -27,7 +27,7 @@ from maar.metastore.state.state import MetaState
 from maar.metastore.views import repairs
 from maar.model.ids import NO_TENANT, TenantId
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.repairs import RepairJob
+from maar.ports.operator.repairs import RepairJob
 
 EVERY_NS = 30 * SECOND_NS
 TENANTS_MAX = 1_000  # that have gauges of their own

@@ -31,8 +31,8 @@ from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import AlreadyExists, Corrupt, NotFound, Rejected
 from maar.model.ids import Incarnation
-from maar.ports.log import GENESIS_HASH, Head, Log, chain_hash
-from maar.ports.object_store import ObjectStore
+from maar.ports.metastore.log import GENESIS_HASH, Head, Log, chain_hash
+from maar.ports.stores.object_store import ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 

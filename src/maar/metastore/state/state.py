@@ -190,7 +190,7 @@ class MetaState:
     adopting: tuple[Incarnation, ...] = ()
     former: tuple[Incarnation, ...] = ()  # writers of these incarnations may still leave letters
     adopted_at: LeaseTime = GENESIS_TIME  # when the last adoption ended
-    # The fields of retention; see metastore/fold/trust.py.
+    # The fields of retention; see metastore/fold/deleting/trust.py.
     clock: Anchor = NO_ANCHOR  # the wall clock when it was last confirmed
     confirmed_ns: int = 0  # the default period that nobody needs to confirm any more; 0: for ever
     hold: RetentionHold = NO_HOLD

@@ -8,8 +8,8 @@ from typing import assert_never
 
 import msgspec
 
-from maar.metastore.fold import retirement
-from maar.metastore.fold.lease import attempts_left, eligible
+from maar.metastore.fold.deleting import retirement
+from maar.metastore.fold.plans.lease import attempts_left, eligible
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER
@@ -21,7 +21,7 @@ from maar.model.plan import AttemptEnd, Plan, PlanState
 from maar.model.stores import lacking, stores_of
 from maar.model.time import LeaseTime
 from maar.model.words import count_text, span_text
-from maar.ports.operator import Explanation
+from maar.ports.operator.operator import Explanation
 
 LOOKED_AT_MAX = 1_000  # blocks of a lane; what waits behind more of them is only estimated
 PINS_NAMED_MAX = 5

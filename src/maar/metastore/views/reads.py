@@ -10,8 +10,9 @@ from typing import NamedTuple
 import msgspec
 
 from maar.metastore.decide import execution, repairs
-from maar.metastore.fold import deletion, registration, retention, trust
-from maar.metastore.fold.plan import all_plans, find
+from maar.metastore.fold import registration
+from maar.metastore.fold.deleting import deletion, retention, trust
+from maar.metastore.fold.plans.plan import all_plans, find
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.index import Chunk, Index
 from maar.metastore.state.rows import raw_id
@@ -23,9 +24,9 @@ from maar.model.ids import NO_TENANT, BlockId, PlanId, StoreName
 from maar.model.plan import REPAIR, LeasedPlan, Plan, PlanState, Rollback
 from maar.model.predicate import Mask
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.dead_letters import LettersStatus
-from maar.ports.index_reader import ViewRequest
-from maar.ports.operator import (
+from maar.ports.metastore.replica import ReplicaStatus
+from maar.ports.operator.dead_letters import LettersStatus
+from maar.ports.operator.operator import (
     LevelStatus,
     ListPlans,
     PlanDetail,
@@ -33,7 +34,7 @@ from maar.ports.operator import (
     Status,
     ZoneStatus,
 )
-from maar.ports.replica import ReplicaStatus
+from maar.ports.reader.index import ViewRequest
 
 STAMP_BYTES = 16
 LISTED_MAX = 100  # plans of a kind that a status lists

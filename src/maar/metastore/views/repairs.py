@@ -19,7 +19,7 @@ from maar.model.repair import RepairType
 from maar.model.stores import StoreSet, is_copied
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.model.words import span_text
-from maar.ports.repairs import LostBlockTold, RepairJob, RepairsStatus, RepairTold
+from maar.ports.operator.repairs import LostBlockTold, RepairJob, RepairsStatus, RepairTold
 from maar.scheduling.status import JobStatus
 from maar.scheduling.status import status as status_word
 from maar.services.repair import rules

@@ -12,7 +12,7 @@ from maar.model.plan import JobId, Plan
 from maar.model.schedule import ALL, RunPolicy, ScheduleRule, check_rule, check_run_policy
 from maar.model.time import LeaseTime, WallTime
 from maar.model.words import count_text, span_text
-from maar.ports.schedule import JobView
+from maar.ports.operator.schedule import JobView
 from maar.scheduling import status
 from maar.scheduling.resources import busy
 from maar.scheduling.status import JobStatus

@@ -9,7 +9,7 @@ from maar.metastore.state.copies import StoreCopies
 from maar.metastore.state.state import MetaState
 from maar.model.ids import StoreName, TenantId
 from maar.model.stores import StoreSpec
-from maar.ports.copies import StoreStatus
+from maar.ports.operator.copies import StoreStatus
 
 Reported = Iterable[tuple[StoreName, TenantId]]  # a bad copy: where, and whose
 

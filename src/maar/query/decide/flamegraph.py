@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from maar.ports.query import FlameGraph
+from maar.ports.reader.query import FlameGraph
 from maar.query.decide import tree
 from maar.query.decide.exact import Values
 from maar.query.decide.frame_names import FrameNames

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from maar.model.errors import Corrupt
 from maar.model.labels import SERVICE_NAME
-from maar.ports.query import Matcher
+from maar.ports.reader.query import Matcher
 from maar.query.decide.select import PROFILE_TYPE, SERVICE_TOO, TYPE_FIELDS
 from maar.query.decide.totals import Flags, Int, Int32, Totals
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from maar.model.errors import InvalidInput
 from maar.model.labels import Labels
-from maar.ports.query import Matcher
+from maar.ports.reader.query import Matcher
 from maar.query.decide.exact import ANSWER_MAX
 
 NAMED_MAX = 20  # profiles that are looked at; when more are to blame, it is not the profiles

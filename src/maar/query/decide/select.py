@@ -11,7 +11,7 @@ from maar.model.ids import BlockId, TenantId
 from maar.model.labels import PROFILE_NAME, SERVICE_NAME, Labels
 from maar.model.predicate import Mask
 from maar.model.time import TimeRange
-from maar.ports.query import Matcher
+from maar.ports.reader.query import Matcher
 
 PROFILE_TYPE = "__profile_type__"
 SERVICE_TOO = "__service_name__"  # as Pyroscope's clients also call the service

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from maar.model.errors import InvalidInput
 from maar.model.labels import PROFILE_NAME, SERVICE_NAME, sanitize_name
-from maar.ports.query import Matcher
+from maar.ports.reader.query import Matcher
 from maar.query.decide.select import SERVICE_TOO
 
 TEXT_LENGTH_MAX = 16 << 10

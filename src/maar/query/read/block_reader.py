@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from maar.block.format.tables import LAYOUTS
 from maar.model.block import BlockMeta, File
 from maar.model.errors import Corrupt, NotFound
-from maar.ports.stores import Stores
+from maar.ports.stores.stores import Stores
 from maar.query.decide.frame_names import FrameNames, join_names
 from maar.query.decide.label_columns import SeriesLabels, labels_of_series
 from maar.query.decide.stack_sums import StackFrames, StackSums, frames_of

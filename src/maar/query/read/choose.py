@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from maar.ports.query import Matcher, Scope
+from maar.ports.reader.query import Matcher, Scope
 from maar.query.decide.label_columns import SeriesLabels, matching_groups
 from maar.query.decide.run_choice import choose_runs
 from maar.query.decide.select import DATASET_LABELS, service_of

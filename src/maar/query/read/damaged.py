@@ -8,7 +8,7 @@ from maar.block.read.damage import MISSING, wrong
 from maar.model.block import BlockMeta, Damage, Location
 from maar.model.errors import Corrupt, Damaged, Missing, Retryable, Unavailable
 from maar.model.ids import StoreName
-from maar.ports.stores import Stores
+from maar.ports.stores.stores import Stores
 from maar.query.decide.select import Parts
 
 COMPARED_BYTES_MAX = 512 << 20  # of objects that are read for one error: its query waits

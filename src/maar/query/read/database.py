@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from maar.model.block import BlockMeta
-from maar.ports.stores import Stores
+from maar.ports.stores.stores import Stores
 from maar.query.read.level0 import COLUMNS
 from maar.query.read.remote import StoreFileSystem
 from maar.query.settings import QuerySettings

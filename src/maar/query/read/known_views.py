@@ -9,7 +9,7 @@ import msgspec
 
 from maar.model.ids import TenantId
 from maar.model.time import SECOND_NS, TimeRange
-from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.reader.index import IndexView, ViewRequest
 from maar.query.read.part_cache import Weighed
 
 ROUND_NS = 60 * SECOND_NS  # ranges that move with the clock ask the same question for a while

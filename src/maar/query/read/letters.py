@@ -18,8 +18,8 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotFound, Overloaded
 from maar.model.ids import BlockId, Incarnation, StoreName
-from maar.ports.object_store import ObjectInfo, ObjectStore
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 from maar.query.metrics import Metrics
 
 log = logging.getLogger("maar.query")

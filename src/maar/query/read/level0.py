@@ -18,8 +18,8 @@ from maar.block.read.copies import read_copy
 from maar.model.block import SEGMENT_TABLE, BlockMeta, Dataset
 from maar.model.errors import Overloaded
 from maar.model.profile import RawProfile
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 from maar.query.metrics import Metrics
 from maar.query.read.part_cache import PartCache
 from maar.query.read.raw_runs import RAW_ROW_BYTES, RawRuns, raw_runs

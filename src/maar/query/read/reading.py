@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from maar.model.block import BlockMeta, Dataset
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
-from maar.ports.stores import Stores
+from maar.ports.stores.stores import Stores
 from maar.query.decide.budget import LEVEL_0, OBJECT_FACTOR, ROWS, AnswerBudget
 from maar.query.decide.select import Parts
 from maar.query.read.block_reader import BlockReader

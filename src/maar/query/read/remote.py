@@ -8,7 +8,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 
 from maar.model.ids import StoreName
-from maar.ports.stores import Stores
+from maar.ports.stores.stores import Stores
 
 PROTOCOL = "maar"
 _NEVER_CHANGED = datetime(1970, 1, 1, tzinfo=UTC)  # objects are written once

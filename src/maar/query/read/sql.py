@@ -9,7 +9,7 @@ from typing import Any
 
 from maar.model.labels import SERVICE_NAME
 from maar.model.time import TimeRange
-from maar.ports.query import Matcher
+from maar.ports.reader.query import Matcher
 from maar.query.decide.select import DATASET_LABELS, PROFILE_TYPE, SERVICE_TOO, TYPE_FIELDS
 
 EXCLUDED = "excluded"  # (block, profile_id): copies, and what a microsecond too many let in

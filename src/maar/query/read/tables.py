@@ -14,7 +14,7 @@ from maar.block.format.hidden import without_hidden
 from maar.model.block import Location
 from maar.model.predicate import Mask
 from maar.model.time import TimeRange
-from maar.ports.stores import Stores
+from maar.ports.stores.stores import Stores
 from maar.query.decide.select import Parts
 from maar.query.read.level0 import COLUMNS, DecodedPart
 from maar.query.read.remote import PROTOCOL

@@ -13,7 +13,7 @@ from maar.model.errors import LeaseLost, MaarError, Retryable
 from maar.model.ids import WorkerId
 from maar.model.plan import ROLLBACK, Account, LeasedPlan, PlanResult, Rollback
 from maar.ports.calls import Call
-from maar.ports.plan_board import (
+from maar.ports.plans.board import (
     CleanStep,
     PlanBoard,
     PollRequest,

@@ -18,8 +18,8 @@ from maar.block.read.fetch import run_of_block
 from maar.model.block import CLUSTERED
 from maar.model.errors import Corrupt
 from maar.model.plan import Account, LeasedPlan, PlanPart, PlanResult, ProfilePlace
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.services.cluster.parts import MEMORY_BYTES, touches
 from maar.services.cluster.rules import CLUSTER
 from maar.services.merging import Merger, drop_repeated

@@ -31,8 +31,8 @@ from maar.model.errors import Corrupt
 from maar.model.ids import TenantId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.predicate import Mask
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.services.compact.rules import COMPACT, adoptable, adoption_result
 from maar.services.decoding import SIZES as DECODING
 from maar.services.decoding import DecodeSizes, ProfilePool

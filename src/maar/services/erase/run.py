@@ -16,8 +16,8 @@ from maar.model.errors import Corrupt
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.predicate import Mask
 from maar.model.profile import RawProfile
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.services.erase.rules import ERASE
 from maar.services.merging import Merger, drop_repeated
 from maar.services.publish import Publisher, always

@@ -19,8 +19,8 @@ from maar.model.block import SEGMENT_TABLE, BlockMeta, Dataset, Kind
 from maar.model.errors import Corrupt
 from maar.model.ids import ProfileId
 from maar.model.profile import RawProfile
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.services.ingest.source import Whose
 
 

@@ -19,8 +19,8 @@ from maar.model.block import INGESTED
 from maar.model.errors import Corrupt
 from maar.model.ids import ProfileId
 from maar.model.plan import Account, LeasedPlan, PlanResult
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.services.decoding import ProfilePool
 from maar.services.ingest.known import KnownBlock, KnownProfiles
 from maar.services.ingest.rules import INGEST

@@ -14,8 +14,8 @@ from maar.block.merge.join import join_visible
 from maar.block.read.fetch import fetch
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.plan import Account, LeasedPlan, PlanResult
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 from maar.services.logcompact.rules import LOGCOMPACT
 from maar.services.publish import Publisher, always
 

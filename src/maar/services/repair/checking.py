@@ -17,7 +17,7 @@ from maar.block.format import checksum
 from maar.model.block import BlockMeta, File
 from maar.model.errors import NotFound
 from maar.model.ids import StoreName
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 
 RANGE = 8 << 20  # bytes of one ranged read
 _MAGIC = b"PAR1"

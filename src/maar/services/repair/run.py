@@ -19,9 +19,9 @@ from maar.model.ids import BlockId, StoreName
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.repair import LostBlock, RangeResult, RepairType
 from maar.model.stores import CopyBad, CopyMade, stores_of
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
-from maar.ports.stores import stores_of as opened
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
+from maar.ports.stores.stores import stores_of as opened
 from maar.services.markers import MarkedStores
 from maar.services.publish import Publisher, always
 from maar.services.repair.checking import CopyCheck

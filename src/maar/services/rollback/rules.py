@@ -1,4 +1,4 @@
-"""What a rollback is to the fold, which schedules it itself; see metastore/fold/rollback.py."""
+"""What a rollback is to the fold, which schedules it itself (metastore/fold/plans/rollback.py)."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from maar.model import keys
 from maar.model.errors import Corrupt, Unavailable
 from maar.model.plan import ROLLBACK, Account, PlanResult, Rollback
-from maar.ports.object_store import ObjectStore, exists
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectStore, exists
+from maar.ports.stores.stores import Stores, stores_of
 from maar.services import intents
 from maar.services.deletion import BatchDeleter, Confirm
 

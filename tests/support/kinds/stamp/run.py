@@ -8,7 +8,7 @@ from maar.block.format.segment import open_segment, read_groups
 from maar.block.read.fetch import fetch
 from maar.model.block import SEGMENT_TABLE
 from maar.model.plan import Account, LeasedPlan, PlanResult
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 from maar.services.publish import Publisher
 from maar.services.runs import Guard
 from support.kinds.stamp.rules import STAMP

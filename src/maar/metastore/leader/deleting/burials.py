@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from maar.background import Threads
-from maar.metastore.fold import copies
+from maar.metastore.fold.stores import copies
 from maar.metastore.leader.background import Append, Deleting, LedStores
 from maar.metastore.leader.deleting import cleaning
 from maar.metastore.leader.held_back import HeldBack

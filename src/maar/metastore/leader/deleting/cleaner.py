@@ -15,7 +15,8 @@ from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 from maar.background import Loop, Threads
-from maar.metastore.fold import leftovers, retention, trust, undo
+from maar.metastore.fold.deleting import retention, trust, undo
+from maar.metastore.fold.plans import leftovers
 from maar.metastore.leader.background import Append, Deleting, LedStores
 from maar.metastore.leader.deleting import cleaning, sweeping
 from maar.metastore.leader.deleting.burials import Burials
@@ -37,9 +38,9 @@ from maar.model.ids import BlockId, StoreName
 from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime, WallTime, utc_day
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
-from maar.ports.retention import Undone
-from maar.ports.stores import Stores, stores_of
+from maar.ports.operator.retention import Undone
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores, stores_of
 
 log_ = logging.getLogger("maar.metastore")
 

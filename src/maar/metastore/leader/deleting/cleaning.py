@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from maar.metastore.fold import copies, retirement
+from maar.metastore.fold.deleting import retirement
+from maar.metastore.fold.stores import copies
 from maar.metastore.records.entries import AttemptKey
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.retired import Cause
@@ -25,7 +26,7 @@ from maar.model.ids import BlockId, StoreName
 from maar.model.plan import REPAIR
 from maar.model.stores import stores_of
 from maar.model.time import LeaseTime
-from maar.ports.object_store import ObjectStore, exists
+from maar.ports.stores.object_store import ObjectStore, exists
 from maar.services.deletion import BatchDeleter
 
 REMOVAL_MAX = 32  # blocks; a thread cannot be interrupted, so its work is kept short

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from maar.background import Loop, Threads
-from maar.metastore.fold import deletion
+from maar.metastore.fold.deleting import deletion
 from maar.metastore.leader.background import Append, Deleting, deleter
 from maar.metastore.records.entries import Entry, PlansScheduled, PredicatesDropped
 from maar.metastore.records.packs import Bytes, unpack
@@ -30,8 +30,8 @@ from maar.model.predicate import Mask, Predicate
 from maar.model.time import TimeRange
 from maar.model.words import count_text
 from maar.ports.clock import Clock
-from maar.ports.deletions import Deletion, PendingDeletion
-from maar.ports.object_store import ObjectStore
+from maar.ports.operator.deletions import Deletion, PendingDeletion
+from maar.ports.stores.object_store import ObjectStore
 from maar.services.erase.rules import ERASE, can_erase, spec_of
 
 log_ = logging.getLogger("maar.metastore")

@@ -11,7 +11,7 @@ from maar.metastore.leader.stores import committing
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import Corrupt
-from maar.ports.object_store import ObjectInfo, exists
+from maar.ports.stores.object_store import ObjectInfo, exists
 
 
 class Named(NamedTuple):

@@ -15,7 +15,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from maar.background import Threads
 from maar.metastore.decide import orphans
-from maar.metastore.fold import leftovers, objects, registration
+from maar.metastore.fold import registration
+from maar.metastore.fold.plans import leftovers
+from maar.metastore.fold.stores import objects
 from maar.metastore.leader.background import Led
 from maar.metastore.leader.deleting import sweeping
 from maar.metastore.leader.deleting.sweeping import FoundLeftovers
@@ -37,7 +39,7 @@ from maar.model.errors import Corrupt, MaarError, NotFound
 from maar.model.ids import BlockId, Incarnation, StoreName
 from maar.model.keys import OutputName
 from maar.model.time import LeaseTime
-from maar.ports.object_store import ObjectInfo, ObjectStore, exists
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore, exists
 
 TOGETHER_MAX = 50  # segments that are deleted one after the other by one thread
 KEPT_MAX = 100  # sentences, of each part of the search and in a status

@@ -37,8 +37,8 @@ from maar.model.errors import MaarError, NotFound, NotLeading
 from maar.model.ids import Incarnation, StoreName
 from maar.model.time import SECOND_NS
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
-from maar.ports.operator import FoundOrphans, OrphanObject
+from maar.ports.operator.operator import FoundOrphans, OrphanObject
+from maar.ports.stores.object_store import ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -16,9 +16,9 @@ from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.model.errors import NotLeading, Retryable
 from maar.model.ids import StoreName
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
-from maar.ports.operator import FoundOrphans
-from maar.ports.stores import Stores
+from maar.ports.operator.operator import FoundOrphans
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 
 
 class OrphansOfStores:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from maar.metastore.records.entries import AttemptKey
 from maar.model import keys
 from maar.model.ids import StoreName
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore
 from maar.services import intents
 from maar.services.deletion import BatchDeleter
 from maar.services.intents import Intents

@@ -47,8 +47,8 @@ from maar.model.errors import (
 )
 from maar.model.ids import BlockId, block_time_ns, segment_id
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
-from maar.ports.object_store import ObjectInfo, ObjectStore
+from maar.ports.operator.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 

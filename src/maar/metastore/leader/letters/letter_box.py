@@ -14,7 +14,7 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
 from maar.model.ids import Incarnation, StoreName
-from maar.ports.object_store import ObjectInfo, ObjectStore
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore
 
 SURVEYED_MAX = 100_000  # more are not counted
 

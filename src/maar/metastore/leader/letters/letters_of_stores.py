@@ -15,9 +15,9 @@ from maar.metastore.leader.letters.dead_letters import DeadLetters
 from maar.model.errors import NotFound
 from maar.model.ids import StoreName
 from maar.model.time import LeaseTime
-from maar.ports.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
-from maar.ports.object_store import ObjectStore
-from maar.ports.stores import Stores
+from maar.ports.operator.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.stores import Stores
 
 Made = Callable[[ObjectStore, Callable[[], LettersStatus]], DeadLetters]
 

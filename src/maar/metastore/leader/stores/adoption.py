@@ -51,8 +51,8 @@ from maar.model.stores import StoreSet
 from maar.model.stores import stores_of as copies_in
 from maar.model.time import LeaseTime
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectInfo, ObjectStore, exists
-from maar.ports.stores import Stores, stores_of
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore, exists
+from maar.ports.stores.stores import Stores, stores_of
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -19,7 +19,7 @@ from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import AlreadyExists, NotFound, Rejected, Retryable
 from maar.model.ids import Incarnation, StoreName
-from maar.ports.object_store import ObjectStore, exists
+from maar.ports.stores.object_store import ObjectStore, exists
 
 log_ = logging.getLogger("maar.metastore")
 

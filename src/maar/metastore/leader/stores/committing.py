@@ -17,8 +17,8 @@ from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import AlreadyExists, Corrupt, NotFound
 from maar.model.ids import FencingToken, PlanId
-from maar.ports.object_store import ObjectStore
-from maar.ports.plan_board import PollReply, PollRequest
+from maar.ports.plans.board import PollReply, PollRequest
+from maar.ports.stores.object_store import ObjectStore
 
 
 class Commit(NamedTuple):

@@ -18,7 +18,7 @@ from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, Kind
 from maar.model.errors import Corrupt, NotFound
 from maar.model.ids import BlockId, Incarnation, PlanId, Shard, StoreName
-from maar.ports.object_store import ObjectInfo, ObjectStore
+from maar.ports.stores.object_store import ObjectInfo, ObjectStore
 
 CREATED_BY = "adopted from the store"
 

@@ -20,7 +20,7 @@ import msgspec
 from maar.background import Loop, Threads
 from maar.block.read.damage import wrong
 from maar.metastore.decide import stores as decisions
-from maar.metastore.fold import copies
+from maar.metastore.fold.stores import copies
 from maar.metastore.leader.background import Append, Led
 from maar.metastore.leader.stores.claim import mark
 from maar.metastore.leader.stores.store_inventory import StoreListing
@@ -34,10 +34,10 @@ from maar.model.errors import InvalidInput, MaarError, NotFound, NotLeading, Rej
 from maar.model.ids import BlockId, Incarnation, StoreName
 from maar.model.stores import STORES_MAX, StoreSet, stores_of
 from maar.model.words import count_text
-from maar.ports.object_store import ObjectStore
-from maar.ports.probe import probe
-from maar.ports.store_removal import RemovedStore
-from maar.ports.stores import Stores
+from maar.ports.operator.store_removal import RemovedStore
+from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.probe import probe
+from maar.ports.stores.stores import Stores
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -1,0 +1,1 @@
+"""How blocks leave the index: replaced, expired, deleted or lost."""

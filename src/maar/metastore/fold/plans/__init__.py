@@ -1,0 +1,1 @@
+"""Plans, their leases and attempts, from their creation to their end."""

@@ -1,0 +1,1 @@
+"""Objects of blocks, and their copies in several stores."""

@@ -1,0 +1,1 @@
+"""The log, its replicas, and every port that one replica serves."""

@@ -1,0 +1,1 @@
+"""What whoever executes plans asks."""

@@ -1,0 +1,1 @@
+"""What distributors and segment writers ask."""
