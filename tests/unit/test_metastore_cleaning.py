@@ -279,7 +279,7 @@ def test_a_part_that_breaks_stops_neither_itself_nor_the_others(
         broken["sweeps"] += 1
         raise ZeroDivisionError
 
-    monkeypatch.setattr("maar.metastore.fold.leftovers.due", breaks)
+    monkeypatch.setattr("maar.metastore.fold.plans.leftovers.due", breaks)
 
     async def test() -> None:
         parts = asyncio.create_task(world.cleaner.forever())
