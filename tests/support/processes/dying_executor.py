@@ -6,6 +6,7 @@ import sys
 import threading
 
 from maar.adapters.stores.open import open_store
+from maar.app.execution import Tell
 from maar.app.settings.config import Settings
 from maar.cli.commands import execution
 from maar.cli.main import run
@@ -23,7 +24,7 @@ WROTE = "wrote"
 class HangingEngine:
     """Slow enough to be killed in the middle, whatever the machine does."""
 
-    def __init__(self, _settings: Settings, stores: StorePlaces, **_slots: int) -> None:
+    def __init__(self, _settings: Settings, stores: StorePlaces, _slots: int, _tell: Tell) -> None:
         self._store = open_store(stores.home.settings)
         self._cancelled = threading.Event()
 
