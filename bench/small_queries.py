@@ -241,8 +241,10 @@ def _made_up(profiles: int, services: int, days: int) -> Work:
 
 
 def push(server: Server, work: Work, first: int, end: int) -> None:
+    # A pool that closes what is idle beyond a bound may close what another thread has just taken.
+    kept = httpx.Limits(max_keepalive_connections=PUSHERS)
     with (
-        httpx.Client(base_url=server.url, timeout=120, trust_env=False) as client,
+        httpx.Client(base_url=server.url, timeout=120, trust_env=False, limits=kept) as client,
         concurrent.futures.ThreadPoolExecutor(PUSHERS) as threads,
     ):
 
