@@ -6,7 +6,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST := $(BIN)/python -m pytest
 ARCHIVE := $(VENV)/share/maar/spark-classes.jsa
 SECONDS ?=
-JOBS ?= 6# component tests mostly wait for processes of their own: four more than two cores
+JOBS ?= 5# component tests mostly wait for processes of their own: three more than two cores
 SERIAL = $(shell grep -l 'mark\.serial' tests/component/*.py)
 
 # Tests start hundreds of processes. Where the machine says that nobody may keep bytecode, each would compile maar anew.

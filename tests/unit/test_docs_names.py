@@ -177,7 +177,7 @@ def test_the_architecture_says_which_modules_do_io(stage: str) -> None:
     modules = {
         file.name
         for file in (ROOT / "src" / "maar" / stage).rglob("*.py")
-        if re.search(r"\bawait\b|ports.stores.object_store import", file.read_text())
+        if re.search(r"\bawait\b|ports\.stores\.object_store import", file.read_text())
     }
     assert set(re.findall(r"`(\w+\.py)`", FOLDERS[stage])) == modules
 
