@@ -13,7 +13,7 @@ import numpy as np
 
 from maar.block.decode import interning
 from maar.block.decode.gather import Gather
-from maar.block.decode.to_tables import decode_one, decode_profiles
+from maar.block.decode.to_tables import decode_profiles, read_one
 from maar.model.profile import RawProfile
 from maar.pprof.columns import NONE
 from maar.pprof.plain import (
@@ -37,7 +37,7 @@ def gathered(
 ) -> dict[str, Any]:
     gather, room = Gather(seed=seed, mask=mask), TableRoom()
     for profile in profiles:
-        gather.add(profile, decode_one(profile, room)[0])
+        gather.add(profile, *read_one(profile, room))
     assert len(gather) == len(profiles)
     tables = gather.tables()
     found = {name: tables.tables[name].to_pylist() for name in TABLES}
@@ -206,7 +206,8 @@ def places_of(texts: list[bytes], *, seed: str, bits: int = 8) -> list[int]:
     length = np.array([len(text) for text in texts], np.int64)
     arrays = pool.reserve(len(texts), int(length.sum()))
     raw = np.frombuffer(b"".join(texts), np.uint8)
+    strings = np.stack([np.cumsum(length) - length, length])
     number = np.empty(len(texts), np.int64)
-    known = interning.number_strings(arrays, 0, raw, np.cumsum(length) - length, length, number)
+    known = interning.number_strings(arrays, 0, raw, strings, number)
     assert known == len(set(texts))
     return [int(hashed) & ((1 << bits) - 1) for hashed in arrays.hashes[:known]]

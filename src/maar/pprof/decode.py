@@ -7,7 +7,8 @@ import numpy as np
 from maar.pprof import wire
 from maar.pprof.columns import Columns
 from maar.pprof.compile_once import once
-from maar.pprof.tables import TableRoom, count_parts, fill_tables
+from maar.pprof.tables import TableRoom, read_tables
+from maar.pprof.wire import Tables
 
 
 def decode(raw: bytes, room: TableRoom | None = None) -> Columns:
@@ -15,9 +16,12 @@ def decode(raw: bytes, room: TableRoom | None = None) -> Columns:
 
     With a room, the columns are good until it is used for another profile.
     """
-    counts = count_parts(raw)
-    tables = fill_tables(raw, counts, room)
-    locations = int(counts[wire.LOCATIONS])
+    return columns_of(raw, read_tables(raw, room))
+
+
+def columns_of(raw: bytes, tables: Tables) -> Columns:
+    """The same of a profile whose tables are filled."""
+    locations = tables.locations.shape[1] - 1
     flags = tables.mappings[6:] != 0
     return Columns(
         raw=raw,
@@ -25,7 +29,7 @@ def decode(raw: bytes, room: TableRoom | None = None) -> Columns:
         string_length=tables.strings[1],
         sample_type=tables.types[0],
         sample_unit=tables.types[1],
-        value=tables.values.reshape(int(counts[wire.SAMPLES]), int(counts[wire.TYPES])),
+        value=tables.values.reshape(tables.samples.shape[1] - 1, tables.types.shape[1]),
         sample_location_offset=tables.samples[0],
         sample_location=tables.refs,
         sample_label_offset=tables.samples[1],

@@ -67,6 +67,11 @@ def count_parts(raw: bytes) -> Int:
     return tally
 
 
+def read_tables(raw: bytes, room: TableRoom | None = None) -> Tables:
+    """All that a profile says, counted and filled."""
+    return fill_tables(raw, count_parts(raw), room)
+
+
 class TableRoom:
     """Room for the tables of one profile, which those of the next one take over: memory that was
     used before costs less than fresh memory. Very large tables get room of their own.

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from maar.pprof.wire import _compile
+from maar.pprof.kernel import kernel
 
 
-@_compile
+@kernel
 def first_not_utf8(raw: Any, starts: Any, lengths: Any) -> Any:
     """The row of the first string that is not UTF-8, or -1. Spans must lie within `raw`."""
     for row in range(starts.shape[0]):

@@ -4,9 +4,6 @@ One walk does both passes, so that they cannot disagree: the first counts, the s
 of exactly those counts. Every read is checked against the end of the message that holds it, since
 compiled code does not check bounds by itself. Numbers are 64-bit patterns in int64 throughout:
 np.uint64 mixed with int64 would become float64.
-
-All compiled functions live in this one file, because the compile cache notices a change in the file
-of the function that is called, and not in the files of those that it calls in turn.
 """
 
 from __future__ import annotations
@@ -15,9 +12,9 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from maar.pprof.columns import NONE, Int
+from maar.pprof.kernel import inline, kernel
 
 # Places of the tally. In the second pass they count the rows filled so far.
 STRINGS, TYPES, SAMPLES, REFS, VALUES, LABELS = 0, 1, 2, 3, 4, 5
@@ -75,22 +72,8 @@ _FUNCTION_TEXT = 1 << 2 | 1 << 3 | 1 << 4
 _MAPPING_TEXT = 1 << 5 | 1 << 6
 _SCALAR_TEXT = 1 << DROP_FRAMES | 1 << KEEP_FRAMES | 1 << DEFAULT_TYPE | 1 << DOC_URL
 
-# Nothing here allocates, so reference counting is off: counting the arrays would double the time.
-_OPTIONS = {"nogil": True, "_nrt": False}
 
-
-def _compile(function: Any) -> Any:
-    try:
-        return njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # no directory for the cache can be written: compile for this process
-        return njit(**_OPTIONS)(function)
-
-
-# Calls cost as much as the work here, since each array is passed in parts: hence one big function.
-_inlined: Any = njit(forceinline=True, **_OPTIONS)
-
-
-@_compile
+@kernel
 def walk(raw: Any, filling: Any, tally: Any, tables: Any) -> Any:
     """Count what a profile holds, or fill the tables; returns a fault or 0."""
     string, kind, sample, ref, value, label, location, line = tables[:8]
@@ -168,7 +151,7 @@ def walk(raw: Any, filling: Any, tally: Any, tables: Any) -> Any:
     return 0
 
 
-@_inlined
+@inline
 def _sample(
     raw: Any,
     pos: Any,
@@ -226,7 +209,7 @@ def _sample(
     return 0
 
 
-@_inlined
+@inline
 def _location(
     raw: Any, pos: Any, end: Any, filling: Any, tally: Any, locations: Any, lines: Any
 ) -> Any:
@@ -266,7 +249,7 @@ def _location(
     return 0
 
 
-@_inlined
+@inline
 def _flat(
     raw: Any, pos: Any, end: Any, text: Any, strings: Any, table: Any, row: Any, tally: Any
 ) -> Any:
@@ -296,7 +279,7 @@ def _flat(
     return 0
 
 
-@_inlined
+@inline
 def _numbers(raw: Any, pos: Any, end: Any, wire: Any, filling: Any, out: Any, row: Any) -> Any:
     """Repeated numbers, packed or one by one; (next row, position), or (fault, -1)."""
     if wire == 0:
@@ -324,7 +307,7 @@ def _numbers(raw: Any, pos: Any, end: Any, wire: Any, filling: Any, out: Any, ro
     return row, stop
 
 
-@_inlined
+@inline
 def _varint(raw: Any, pos: Any, end: Any) -> Any:
     """(value, position behind it), or (fault, -1): at most 64 bits in at most ten bytes."""
     value, shift = np.int64(0), np.int64(0)
@@ -340,7 +323,7 @@ def _varint(raw: Any, pos: Any, end: Any) -> Any:
     return _TRUNCATED, -1
 
 
-@_inlined
+@inline
 def _key(raw: Any, pos: Any, end: Any) -> Any:
     """(field number * 8 + wire type, position behind it), or (fault, -1)."""
     start = pos
@@ -352,7 +335,7 @@ def _key(raw: Any, pos: Any, end: Any) -> Any:
     return key, pos
 
 
-@_inlined
+@inline
 def _span(raw: Any, pos: Any, end: Any) -> Any:
     """(start, end) of what a length announces, or (fault, -1)."""
     start = pos
@@ -364,7 +347,7 @@ def _span(raw: Any, pos: Any, end: Any) -> Any:
     return pos, pos + length
 
 
-@_inlined
+@inline
 def _skip(raw: Any, pos: Any, end: Any, wire: Any) -> Any:
     """(0, position behind a field that a later version of pprof may have), or (fault, -1)."""
     if wire == 0:
@@ -377,7 +360,7 @@ def _skip(raw: Any, pos: Any, end: Any, wire: Any) -> Any:
     return (_GROUP, -1) if wire <= 4 else (_KEY, -1)
 
 
-@_compile
+@kernel
 def link_in_order(refs: Any, ids: Any, least: Any) -> Any:
     """Turn ids into rows in place, if ids count from 1, as they mostly do, and all refs are known.
 
@@ -395,7 +378,7 @@ def link_in_order(refs: Any, ids: Any, least: Any) -> Any:
     return known
 
 
-@_compile
+@kernel
 def index_ids(ids: Any, table: Any) -> Any:
     """Note the row of each id in a table that starts as NONE; the row of a repeated id, or -1."""
     for row in range(ids.shape[0]):
@@ -405,7 +388,7 @@ def index_ids(ids: Any, table: Any) -> Any:
     return -1
 
 
-@_compile
+@kernel
 def link_by_table(refs: Any, table: Any, optional: Any) -> Any:
     """Turn ids into rows in place; the place of an id that nobody has, or -1."""
     for at in range(refs.shape[0]):
@@ -419,7 +402,7 @@ def link_by_table(refs: Any, table: Any, optional: Any) -> Any:
     return -1
 
 
-@_compile
+@kernel
 def link_by_search(refs: Any, ids: Any, rows: Any, optional: Any) -> Any:
     """The same for ids too far apart for a table: `ids` is sorted, `rows` its order."""
     for at in range(refs.shape[0]):

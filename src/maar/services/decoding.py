@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from maar.block.decode.gather import Gather
-from maar.block.decode.to_tables import decode_one
+from maar.block.decode.to_tables import read_one
 from maar.block.format.hashing import ALL_BITS
 from maar.block.merge.run import Run
 from maar.model.errors import MalformedProfile, TooLarge
@@ -66,14 +66,14 @@ class ProfilePool:
 
     def add(self, profile: RawProfile) -> None:
         try:
-            columns, _ = decode_one(profile, self._room)
+            raw, tables = read_one(profile, self._room)
         except (MalformedProfile, TooLarge) as error:
             self.hold([(profile, str(error))])
             return
         day = utc_day(profile.time_ns)
         if day not in self._days:
             self._days[day] = Gather(seed=self._seed, mask=self._id_mask)
-        self._days[day].add(profile, columns)
+        self._days[day].add(profile, raw, tables)
         held = sum(gathered.held_bytes for gathered in self._days.values())
         if held >= self._sizes.gathered_bytes:
             self._spill()

@@ -5,9 +5,6 @@ Content is compared and not only hashed: different content never gets the same n
 looked for depends on keys that nobody can know beforehand, so that no text can be made for which
 the search takes long. A pool has room for all that a profile may add before compiled code is
 called, which so allocates nothing and counts no references.
-
-All compiled functions are in this file, because the compile cache notices a change in the file of
-the function that is called, and not in the files of those that it calls.
 """
 
 from __future__ import annotations
@@ -16,26 +13,16 @@ import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from maar.block.format.hashing import Int
 from maar.pprof.columns import NONE
+from maar.pprof.kernel import inline, kernel
+from maar.pprof.wire import DEFAULT_TYPE, DOC_URL, DROP_FRAMES, KEEP_FRAMES
 
 _MULTIPLIER = np.uint64(0x9E3779B185EBCA87)
-_OPTIONS = {"nogil": True, "_nrt": False}
 _SLOTS = 1 << 10
 _KEYS = 32  # words that are hashed before the state is mixed
 _HALF = np.uint64(0xFFFF_FFFF)
-
-
-def _compile(function: Any) -> Any:
-    try:
-        return njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # no directory for the cache can be written: compile for this process
-        return njit(**_OPTIONS)(function)
-
-
-_inlined: Any = njit(forceinline=True, **_OPTIONS)
 
 
 class PoolArrays(NamedTuple):
@@ -58,6 +45,8 @@ class Pool:
 
     def __init__(self, dtype: Any, keys: Any) -> None:
         self.count = 0
+        self.size = 0  # words of all lists together
+        self._word_bytes: int = np.dtype(dtype).itemsize
         self.arrays = PoolArrays(
             words=np.empty(_SLOTS, dtype),
             offset=np.zeros(_SLOTS + 1, np.int64),
@@ -69,11 +58,7 @@ class Pool:
     @property
     def nbytes(self) -> int:
         """Of the lists themselves and of what finds them."""
-        return int(self.size * self.arrays.words.itemsize + 24 * self.count)
-
-    @property
-    def size(self) -> int:
-        return int(self.arrays.offset[self.count])
+        return self.size * self._word_bytes + 24 * self.count
 
     @property
     def words(self) -> Any:
@@ -108,7 +93,7 @@ def _grow(array: Any, size: int) -> Any:
     return larger
 
 
-@_compile
+@kernel
 def _refill(table: Any, hashes: Any, count: Any) -> None:
     mask = np.uint64(table.size - 1)
     for number in range(count):
@@ -118,13 +103,13 @@ def _refill(table: Any, hashes: Any, count: Any) -> None:
         table[slot] = number
 
 
-@_inlined
+@inline
 def _mix(state: Any) -> Any:
     state = (state ^ (state >> np.uint64(32))) * _MULTIPLIER
     return state ^ (state >> np.uint64(32))
 
 
-@_inlined
+@inline
 def _add_word(state: Any, word: Any, key: Any) -> Any:
     """A step of NH: of two different lists few keys make equal sums, whatever the lists are."""
     low = (word + key) & _HALF
@@ -132,7 +117,7 @@ def _add_word(state: Any, word: Any, key: Any) -> Any:
     return state + low * high
 
 
-@_inlined
+@inline
 def _eight(data: Any, at: Any) -> Any:
     """Eight bytes as a word. Unsigned places: a signed one costs a test for < 0 each, and then
     this is not one load.
@@ -149,7 +134,7 @@ def _eight(data: Any, at: Any) -> Any:
     return word
 
 
-@_inlined
+@inline
 def _hash_bytes(keys: Any, data: Any, start: Any, size: Any) -> Any:
     state = np.uint64(size) * keys[np.uint64(0)]
     at, end, key = start, start + size, np.uint64(1)
@@ -170,7 +155,7 @@ def _hash_bytes(keys: Any, data: Any, start: Any, size: Any) -> Any:
     return _mix(state)
 
 
-@_inlined
+@inline
 def _hash_words(keys: Any, data: Any, size: Any) -> Any:
     state = np.uint64(size) * keys[np.uint64(0)]
     key = np.uint64(1)
@@ -183,7 +168,7 @@ def _hash_words(keys: Any, data: Any, size: Any) -> Any:
     return _mix(state)
 
 
-@_inlined
+@inline
 def _same_bytes(one: Any, at: Any, other: Any, start: Any, size: Any) -> Any:
     item = 0
     while item + 8 <= size:
@@ -197,7 +182,7 @@ def _same_bytes(one: Any, at: Any, other: Any, start: Any, size: Any) -> Any:
     return True
 
 
-@_inlined
+@inline
 def _same_words(one: Any, at: Any, other: Any, start: Any, size: Any) -> Any:
     item = 0
     while item < size and one[np.uint64(at + item)] == other[np.uint64(start + item)]:
@@ -208,7 +193,7 @@ def _same_words(one: Any, at: Any, other: Any, start: Any, size: Any) -> Any:
 def _numbering(same: Any) -> Any:
     """How lists are numbered of which `same` tells whether two are equal."""
 
-    @_inlined
+    @inline
     def number(pool: Any, count: Any, data: Any, start: Any, size: Any, hashed: Any) -> Any:
         """The number of a list; `count` when it is new, and then it is kept."""
         words, offset, hashes, table, _ = pool
@@ -240,147 +225,177 @@ _number_bytes = _numbering(_same_bytes)
 _number_words = _numbering(_same_words)
 
 
-@_compile
-def number_strings(pool: Any, count: Any, raw: Any, start: Any, length: Any, number: Any) -> Any:
-    """The number of each string; how many are known afterwards, here as below."""
-    for row in range(start.shape[0]):
-        hashed = _hash_bytes(pool[4], raw, start[row], length[row])
-        found = _number_bytes(pool, count, raw, start[row], length[row], hashed)
-        number[row] = found
-        if found == count:
-            count += 1
-    return count
+class Pools(NamedTuple):
+    """What is known of all profiles."""
+
+    strings: PoolArrays
+    functions: PoolArrays  # the strings of name, system name and file, and the first line
+    mappings: PoolArrays  # the strings of file and build id
+    locations: PoolArrays  # HEAD words, and LINE words for each line
+    stacks: PoolArrays  # service, and locations from the leaf
 
 
-@_compile
-def number_rows(
-    pool: Any,
-    count: Any,
-    string: Any,
-    one: Any,
-    two: Any,
-    three: Any,
-    word: Any,
-    row_words: Any,
-    number: Any,
-) -> Any:
-    """The number of each row of three strings, given by their places in `string`, and a word."""
-    for row in range(one.shape[0]):
-        row_words[0] = string[one[row]]
-        row_words[1] = string[two[row]]
-        row_words[2] = string[three[row]]
-        row_words[3] = word[row]
-        found = _number_words(pool, count, row_words, 0, 4, _hash_words(pool[4], row_words, 4))
-        number[row] = found
-        if found == count:
-            count += 1
-    return count
+class ProfileNumbers(NamedTuple):
+    """Of one profile; the next one takes the memory over."""
+
+    string: Int
+    function: Int
+    mapping: Int
+    location: Int
+    words: Int  # of one list
+    short_words: Any  # the same memory as int32
 
 
+FUNCTION = 4
+MAPPING = 2
 HEAD = 3  # words of a location before those of its lines
 LINE = 3
 
 
-@_compile
-def number_locations(
-    pool: Any,
-    count: Any,
-    address: Any,
-    mapping: Any,
-    folded: Any,
-    line_offset: Any,
-    line_function: Any,
-    line_number: Any,
-    line_column: Any,
-    mapping_start: Any,
-    mapping_offset: Any,
-    mapping_known: Any,
-    functions: Any,
-    function_known: Any,
-    row_words: Any,
-    number: Any,
-) -> Any:
-    """The number of each location: (mapping, folded, address, then each line's function, line and
-    column). The address is that in the mapped file; without a mapping it counts only where no line
-    names a function. A function that says nothing is none. So equal frames are equal locations.
+@kernel
+def number_profile(
+    pools: Any, known: Any, service: Any, raw: Any, tables: Any, numbers: Any, stack: Any
+) -> None:
+    """Number all that a profile has, and its stacks; its tables then have numbers for strings.
+
+    `known` has how many lists each pool has, and then how many words; both are brought up to date.
     """
-    words, offset = functions[0], functions[1]
-    for row in range(address.shape[0]):
-        symbol = False
-        at = HEAD
-        for line in range(line_offset[row], line_offset[row + 1]):
-            function = np.int64(NONE)
-            if line_function[line] != NONE:
-                function = function_known[line_function[line]]
-                place = offset[function]
-                if (
-                    words[place] == 0
-                    and words[place + 1] == 0
-                    and words[place + 2] == 0
-                    and words[place + 3] == 0
-                ):
-                    function = np.int64(NONE)
-                else:
-                    symbol = True
-            row_words[at] = function
-            row_words[at + 1] = line_number[line]
-            row_words[at + 2] = line_column[line]
-            at += LINE
-        owner = mapping[row]
-        row_words[0] = NONE
-        row_words[1] = folded[row]
-        row_words[2] = 0
-        if owner != NONE:
-            row_words[0] = mapping_known[owner]
-            row_words[2] = np.int64(address[row] - mapping_start[owner] + mapping_offset[owner])
-        elif not symbol:
-            row_words[2] = np.int64(address[row])
-        found = _number_words(pool, count, row_words, 0, at, _hash_words(pool[4], row_words, at))
+    known[0] = number_strings(pools.strings, known[0], raw, tables.strings, numbers.string)
+    _use_numbers(numbers.string, tables)
+    known[1] = _number_columns(
+        pools.functions, known[1], tables.functions, 1, FUNCTION, numbers.words, numbers.function
+    )
+    known[2] = _number_columns(
+        pools.mappings, known[2], tables.mappings, 4, MAPPING, numbers.words, numbers.mapping
+    )
+    known[3] = _number_locations(pools.locations, known[3], tables, pools.functions, numbers)
+    known[4] = _number_stacks(pools.stacks, known[4], service, tables, numbers, stack)
+    known[5] = pools.strings.offset[known[0]]
+    known[6] = pools.functions.offset[known[1]]
+    known[7] = pools.mappings.offset[known[2]]
+    known[8] = pools.locations.offset[known[3]]
+    known[9] = pools.stacks.offset[known[4]]
+
+
+@kernel
+def number_strings(pool: Any, count: Any, raw: Any, strings: Any, number: Any) -> Any:
+    """The number of each string; how many are known afterwards, here as below."""
+    for row in range(strings.shape[1]):
+        start, size = strings[0, row], strings[1, row]
+        hashed = _hash_bytes(pool[4], raw, start, size)
+        found = _number_bytes(pool, count, raw, start, size, hashed)
         number[row] = found
         if found == count:
             count += 1
     return count
 
 
-@_compile
-def number_stacks(
-    pool: Any,
-    count: Any,
-    service: Any,
-    location_offset: Any,
-    location: Any,
-    location_known: Any,
-    row_words: Any,
-    number: Any,
+@inline
+def _use_numbers(string: Any, tables: Any) -> None:
+    """Numbers of strings in place of a profile's own, and the flags of a mapping as one word."""
+    for field in range(2):
+        tables.period_type[field, 0] = string[tables.period_type[field, 0]]
+        for row in range(tables.types.shape[1]):
+            tables.types[field, row] = string[tables.types[field, row]]
+    for row in range(tables.comments.shape[0]):
+        tables.comments[row] = string[tables.comments[row]]
+    for row in range(tables.labels.shape[1]):
+        tables.labels[0, row] = string[tables.labels[0, row]]
+        tables.labels[1, row] = string[tables.labels[1, row]]
+        tables.labels[3, row] = string[tables.labels[3, row]]
+    for field in range(1, 4):
+        for row in range(tables.functions.shape[1]):
+            tables.functions[field, row] = string[tables.functions[field, row]]
+    for row in range(tables.mappings.shape[1]):
+        tables.mappings[4, row] = string[tables.mappings[4, row]]
+        tables.mappings[5, row] = string[tables.mappings[5, row]]
+        flags = np.int64(0)
+        for flag in range(4):
+            flags |= np.int64(tables.mappings[6 + flag, row] != 0) << flag
+        tables.mappings[6, row] = flags
+    for place in (DROP_FRAMES, KEEP_FRAMES, DEFAULT_TYPE, DOC_URL):
+        tables.scalars[place] = string[tables.scalars[place]]
+
+
+@inline
+def _number_columns(
+    pool: Any, count: Any, table: Any, first: Any, size: Any, words: Any, number: Any
 ) -> Any:
-    """The number of each sample's stack: (service, locations from the leaf)."""
-    row_words[0] = service
-    for sample in range(number.shape[0]):
-        size = 1
-        for at in range(location_offset[sample], location_offset[sample + 1]):
-            place = np.uint64(location[np.uint64(at)])
-            row_words[np.uint64(size)] = location_known[place]
-            size += 1
-        found = _number_words(
-            pool, count, row_words, 0, size, _hash_words(pool[4], row_words, size)
-        )
-        number[sample] = found
+    """The number of what each column has in `size` rows from the row `first` on."""
+    for column in range(table.shape[1]):
+        for word in range(size):
+            words[word] = table[first + word, column]
+        found = _number_words(pool, count, words, 0, size, _hash_words(pool[4], words, size))
+        number[column] = found
         if found == count:
             count += 1
     return count
 
 
-@_compile
-def order_by_counting(key: Any, before: Any, starts: Any, order: Any) -> None:
-    """Rows by their key, which is below `starts.size`; those that are equal stay as `before` has
-    them. `starts` comes as zeros.
+@inline
+def _number_locations(pool: Any, count: Any, tables: Any, functions: Any, numbers: Any) -> Any:
+    """The number of each location: (mapping, folded, address, then each line's function, line and
+    column). The address is that in the mapped file; without a mapping it counts only where no line
+    names a function. A function that says nothing is none. So equal frames are equal locations.
     """
-    for row in range(key.shape[0]):
-        if key[row] + 1 < starts.shape[0]:
-            starts[key[row] + 1] += 1
-    for at in range(1, starts.shape[0]):
-        starts[at] += starts[at - 1]
-    for at in range(before.shape[0]):
-        row = before[at]
-        order[starts[key[row]]] = row
-        starts[key[row]] += 1
+    locations, lines, mappings, words = (
+        tables.locations,
+        tables.lines,
+        tables.mappings,
+        numbers.words,
+    )
+    said, offset = functions.words, functions.offset
+    for row in range(locations.shape[1] - 1):
+        symbol = False
+        at = HEAD
+        for line in range(locations[3, row], locations[3, row + 1]):
+            function = np.int64(NONE)
+            if lines[0, line] != NONE:
+                function = numbers.function[lines[0, line]]
+                place = offset[function]
+                if (
+                    said[place] == 0
+                    and said[place + 1] == 0
+                    and said[place + 2] == 0
+                    and said[place + 3] == 0
+                ):
+                    function = np.int64(NONE)
+                else:
+                    symbol = True
+            words[at] = function
+            words[at + 1] = lines[1, line]
+            words[at + 2] = lines[2, line]
+            at += LINE
+        owner, address = locations[1, row], locations[2, row]
+        words[0] = NONE
+        words[1] = locations[4, row] != 0
+        words[2] = 0
+        if owner != NONE:
+            words[0] = numbers.mapping[owner]
+            words[2] = address - mappings[1, owner] + mappings[3, owner]
+        elif not symbol:
+            words[2] = address
+        found = _number_words(pool, count, words, 0, at, _hash_words(pool[4], words, at))
+        numbers.location[row] = found
+        if found == count:
+            count += 1
+    return count
+
+
+@inline
+def _number_stacks(
+    pool: Any, count: Any, service: Any, tables: Any, numbers: Any, stack: Any
+) -> Any:
+    """The number of each sample's stack: (service, locations from the leaf)."""
+    samples, refs, known, words = tables.samples, tables.refs, numbers.location, numbers.short_words
+    words[0] = service
+    for sample in range(stack.shape[0]):
+        size = 1
+        for at in range(samples[0, sample], samples[0, sample + 1]):
+            words[np.uint64(size)] = known[np.uint64(refs[np.uint64(at)])]
+            size += 1
+        found = _number_words(pool, count, words, 0, size, _hash_words(pool[4], words, size))
+        stack[sample] = found
+        if found == count:
+            count += 1
+    return count

@@ -16,7 +16,7 @@ from maar.block.decode.profile_rows import profiles_of
 from maar.block.decode.sample_labels import split_labels
 from maar.block.decode.sample_rows import samples_of
 from maar.block.decode.stack_rows import stacks_of
-from maar.block.decode.weight import weight
+from maar.block.decode.weight import surely_weighs_less, weight
 from maar.block.format.hashing import ALL_BITS
 from maar.block.format.order import same_as_before, sorted_table
 from maar.block.format.tables import LAYOUTS, ColumnMakers
@@ -27,10 +27,11 @@ from maar.model.profile import RawProfile
 from maar.pprof import wire
 from maar.pprof.columns import Columns
 from maar.pprof.compile_once import once
-from maar.pprof.decode import decode
+from maar.pprof.decode import columns_of
 from maar.pprof.decode import warm as warm_decoder
 from maar.pprof.gzip import gunzip_counted
-from maar.pprof.tables import TableRoom
+from maar.pprof.tables import TableRoom, read_tables
+from maar.pprof.wire import Tables
 
 RAW_SIZE_MAX = 256 << 20  # no profile that was admitted is larger than this when decompressed
 WEIGHT_MAX = 512 << 20  # a profile that swells to more is kept raw: it would fail its neighbours
@@ -118,32 +119,39 @@ def _call_all() -> None:
         raw_size=len(raw),
     )
     gathered = Gather(seed="")
-    gathered.add(profile, decode_one(profile)[0])
+    gathered.add(profile, *read_one(profile))
     list(gathered.tables().samples())
     for table in decode_profiles([profile]).tables.values():
         same_as_before(pa.concat_tables([table, table]).combine_chunks())
 
 
-def decode_one(profile: RawProfile, room: TableRoom | None = None) -> tuple[Columns, int]:
-    """Its columns, and about how many bytes they will have as tables; MalformedProfile or TooLarge
-    when it cannot be made into tables. With a room, the columns are good until its next use.
+def read_one(profile: RawProfile, room: TableRoom | None = None) -> tuple[bytes, Tables]:
+    """Its bytes and what they say; MalformedProfile or TooLarge when it cannot be made into tables.
+    With a room, the tables are good until its next use.
     """
     raw = gunzip_counted(profile.payload, size=profile.raw_size, limit=RAW_SIZE_MAX)
-    columns = decode(raw, room)
-    if columns.samples and not columns.sample_type.size:
+    tables = read_tables(raw, room)
+    types, samples = tables.types.shape[1], tables.samples.shape[1] - 1
+    if samples and not types:
         raise MalformedProfile("the profile has samples and no sample type: they have no values")
-    if len(profile.types) != columns.sample_type.size:
+    if len(profile.types) != types:
         raise MalformedProfile(
-            f"the profile has {columns.sample_type.size} sample types, and was stored as having "
-            f"{len(profile.types)}"
+            f"the profile has {types} sample types, and was stored as having {len(profile.types)}"
         )
-    size = weight(columns)
-    if size > WEIGHT_MAX:
-        raise TooLarge(
-            f"the profile would take {size} bytes as tables, over the limit of {WEIGHT_MAX}: "
-            "it refers very often to long strings or to locations of many lines"
-        )
-    return columns, size
+    if not surely_weighs_less(tables, WEIGHT_MAX):
+        size = weight(tables)
+        if size > WEIGHT_MAX:
+            raise TooLarge(
+                f"the profile would take {size} bytes as tables, over the limit of {WEIGHT_MAX}: "
+                "it refers very often to long strings or to locations of many lines"
+            )
+    return raw, tables
+
+
+def decode_one(profile: RawProfile) -> tuple[Columns, int]:
+    """Its columns, and about how many bytes they will have as tables."""
+    raw, tables = read_one(profile)
+    return columns_of(raw, tables), weight(tables)
 
 
 def _of_batch(

@@ -7,69 +7,55 @@ from typing import Any
 
 from numba import njit
 
-from maar.pprof.columns import NONE, Columns
+from maar.pprof.columns import NONE
+from maar.pprof.wire import Tables
 
 _FRAME = 8
 _LABEL = 32  # offsets and numbers of a label, without its text
 
 
-def weight(columns: Columns) -> int:
+def weight(tables: Tables) -> int:
     """About how many bytes of frames and text the profile's tables hold."""
-    return int(
-        _weight(
-            columns.string_length,
-            columns.sample_location,
-            columns.line_offset,
-            columns.line_function,
-            columns.function_name,
-            columns.function_system_name,
-            columns.function_file,
-            columns.label_key,
-            columns.label_str,
-            columns.label_num_unit,
-            columns.mapping_file,
-            columns.mapping_build_id,
-            columns.comment,
-            columns.sample_type,
-            columns.sample_unit,
-            columns.period_type,
-            columns.period_unit,
-        )
-    )
+    return int(_weight(tables))
+
+
+def surely_weighs_less(tables: Tables, limit: int) -> bool:
+    """Whether it cannot come to the limit, if everything refers to what is largest."""
+    return bool(_most(tables) < limit)
 
 
 @njit(cache=True, nogil=True)
-def _weight(
-    length: Any,
-    location: Any,
-    line_offset: Any,
-    line_function: Any,
-    name: Any,
-    system_name: Any,
-    file: Any,
-    label_key: Any,
-    label_str: Any,
-    label_unit: Any,
-    mapping_file: Any,
-    build_id: Any,
-    comment: Any,
-    sample_type: Any,
-    sample_unit: Any,
-    period_type: Any,
-    period_unit: Any,
-) -> Any:
+def _most(tables: Any) -> Any:
+    """In floating point, which has no end to wrap around at."""
+    longest, lines = 0.0, 1.0
+    for row in range(tables.strings.shape[1]):
+        longest = max(longest, tables.strings[1, row])
+    for row in range(tables.locations.shape[1] - 1):
+        lines = max(lines, tables.locations[3, row + 1] - tables.locations[3, row])
+    others = 2 * tables.mappings.shape[1] + tables.comments.shape[0] + 2 * tables.types.shape[1]
+    texts = longest * (3 * tables.lines.shape[1] + others)
+    labels = (_LABEL + 3 * longest) * tables.labels.shape[1] + 2 * longest
+    return _FRAME * lines * tables.refs.shape[0] + texts + max(tables.types.shape[1], 1) * labels
+
+
+@njit(cache=True, nogil=True)
+def _weight(tables: Any) -> Any:
+    length, line_offset = tables.strings[1], tables.locations[3]
     frames = 0  # of all stacks: a location without lines is one
-    for row in location:
+    for row in tables.refs:
         frames += max(line_offset[row + 1] - line_offset[row], 1)
     functions = 0  # of the function of each line: every line is a row of its own
-    for row in line_function:
+    for row in tables.lines[0]:
         if row != NONE:
-            functions += length[name[row]] + length[system_name[row]] + length[file[row]]
-    labels = _LABEL * label_key.size + length[period_type] + length[period_unit]
-    labels += _text(length, label_key) + _text(length, label_str) + _text(length, label_unit)
-    others = _text(length, mapping_file) + _text(length, build_id) + _text(length, comment)
-    others += _text(length, sample_type) + _text(length, sample_unit)
-    width = max(sample_type.size, 1)  # labels are repeated for each value
+            for field in range(1, 4):
+                functions += length[tables.functions[field, row]]
+    labels = _LABEL * tables.labels.shape[1] + _text(length, tables.period_type[:, 0])
+    for field in (0, 1, 3):
+        labels += _text(length, tables.labels[field])
+    others = _text(length, tables.mappings[4]) + _text(length, tables.mappings[5])
+    others += _text(length, tables.types[0]) + _text(length, tables.types[1])
+    others += _text(length, tables.comments)
+    width = max(tables.types.shape[1], 1)  # labels are repeated for each value
     return _FRAME * frames + functions + others + width * labels
 
 

@@ -151,10 +151,10 @@ class _Compaction:
                 ]
             )
             for segment, rows, gone, flags in zip(segments, groups, hidden, repeated, strict=True):
-                again = np.zeros(len(gone), np.bool_)
-                again[~gone] = flags
-                for profile, *dropped in zip(read_groups(segment, rows), gone, again, strict=True):
-                    if not any(dropped):
+                dropped = gone.copy()
+                dropped[~gone] = flags
+                for profile, drop in zip(read_groups(segment, rows), dropped.tolist(), strict=True):
+                    if not drop:
                         pool.add(profile)
             duplicates += sum(int(flags.sum()) for flags in repeated)
             deleted += sum(int(gone.sum()) for gone in hidden)
