@@ -42,7 +42,7 @@ from typing import NamedTuple
 import synthetic
 from maar.api.protocol.wire import PushRequest
 from maar.pprof import gzip
-from memory import OURS, READY_S, Server, part_of, processes_of
+from memory import OURS, Server, part_of, processes_of
 
 TICKS = os.sysconf("SC_CLK_TCK")
 TASKS, OUTSIDE = "tasks", ("jvm", "worker", "metastore")
@@ -50,7 +50,6 @@ TRIES = 20
 MB = 1e6
 TEMPLATES = 16
 DRAIN_S = 900.0
-SNAPSHOT_S = 30.0
 
 
 class Push(NamedTuple):
@@ -175,9 +174,7 @@ class Cost(NamedTuple):
 def measure(src: Path, pushes: list[Push], options: argparse.Namespace) -> Cost:
     server = Server(src, "--set", f"compaction.level_ages_s={options.ages}")
     try:
-        server.wait_until(lambda: bool(server.get("/ready")), READY_S)
-        server.wait_until(lambda: _is_warm(server), READY_S)
-        _wait_for_first_snapshot(server)
+        server.wait_until_warm()
         before, began = cpu(server), time.monotonic()
         if options.behind:
             _signal(server, "worker", signal.SIGSTOP)
@@ -205,23 +202,6 @@ def _signal(server: Server, part: str, what: signal.Signals) -> None:
     for pid in processes_of(server.process.pid):
         if part_of(pid) == part:
             os.kill(pid, what)
-
-
-def _is_warm(server: Server) -> bool:
-    metrics = server.get("/metrics").splitlines()
-    slots = [line for line in metrics if line.startswith("maar_worker_capacity ")]
-    return any(float(line.rpartition(" ")[2]) for line in slots)
-
-
-def _wait_for_first_snapshot(server: Server) -> None:
-    """A new log has one made early, by a process of its own; revisions without that go on."""
-    ends = time.monotonic() + SNAPSHOT_S
-    while time.monotonic() < ends:
-        lines = server.get("/metrics").splitlines()
-        newest = [line for line in lines if line.startswith("maar_metastore_snapshot_index ")]
-        if any(float(line.rpartition(" ")[2]) for line in newest):
-            return
-        time.sleep(1.0)
 
 
 def _told(src: Path, cost: Cost) -> Cost:

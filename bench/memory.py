@@ -1,18 +1,23 @@
 """Memory (PSS) of a whole `maar serve`, all roles and Spark's JVM, and of another revision's.
 
-    python bench/memory.py [--against SRC] [--seconds 40] [--rounds 1] [--connections 400]
-                           [--drain 120] [--files P...]
+    python bench/memory.py [--against SRC] [--ten 60] [--seconds 40] [--rounds 1]
+                           [--connections 400] [--drain 120] [--files P...]
 
 PSS is from /proc/*/smaps_rollup: private pages and a share of those that processes have in common,
-so that the sum over processes is what they take. Three phases, the peak of each, in MB:
+so that the sum over processes is what they take. It begins when Spark is warm and the first
+snapshot is made, for which a server that is ready may still wait. Three phases, the peak of each,
+in MB:
 
-    ten         10 pushes a second, with compaction at its pace
-    ingest      as many connections in a closed loop as --connections says
+    ten         10 pushes a second for --ten seconds, with compaction at its pace: each shard's
+                first batch closes within 36 s
+    ingest      as many connections in a closed loop as --connections says, for --seconds
     compaction  from then on, until no segment waits or --drain seconds are over
 
-`--against` names the `src` of another checkout; the revisions take turns, and the ratio is to its
-median. Without it the ratio is to the phase `ten`. The lines `part_…` say what each process takes
-at the peak of compaction. Each line: name value unit ratio baseline.
+`--against` names the `src` of another checkout; the revisions take turns, after each has run once,
+since one that never ran would compile its code in the first round. The ratio is to its median.
+Without it the ratio is to the phase `ten`. The lines `part_…` say what each process takes
+at the peak of a phase in the last round. Each line: name value unit ratio baseline; one that begins
+with `#` says at once what a server came to.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ HERE = Path(__file__).resolve().parent
 OURS = HERE.parent / "src"
 PHASES = ("ten", "ingest", "compaction")
 READY_S = 180.0
+SNAPSHOT_S = 30.0
 MARGIN_S = 1.0
 CLI = "import sys; from maar.cli.main import main; sys.argv[0] = 'maar'; main()"
 
@@ -128,6 +134,21 @@ class Server:
                 sys.exit(f"it did not come to that; see {self.directory}/log")
             time.sleep(MARGIN_S / 2)
 
+    def metric(self, name: str) -> float:
+        """A metric without labels; 0 for a revision that does not have it."""
+        lines = self.get("/metrics").splitlines()
+        return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+    def wait_until_warm(self) -> None:
+        """Spark has its processes, and a new log its first snapshot, which another process makes;
+        revisions without that go on.
+        """
+        self.wait_until(lambda: bool(self.get("/ready")), READY_S)
+        self.wait_until(lambda: self.metric("maar_worker_capacity") > 0, READY_S)
+        ends = time.monotonic() + SNAPSHOT_S
+        while not self.metric("maar_metastore_snapshot_index") and time.monotonic() < ends:
+            time.sleep(MARGIN_S)
+
     def has_backlog(self) -> bool:
         """Segments wait, or are being compacted."""
         blocks = [
@@ -150,13 +171,14 @@ class Server:
 def measure(src: Path, options: argparse.Namespace) -> Server:
     server = Server(src)
     try:
-        server.wait_until(lambda: bool(server.get("/ready")), READY_S)
+        server.wait_until_warm()
         ten = ("load", "--rate", "10", "--services", "20", "--pods", "10", "--server", server.url)
-        seconds = ("--seconds", str(options.seconds))
         files = [str(path) for path in options.files]
         named = [word for path in files for word in ("--file", path)]
-        _push(server, "ten", ["-c", CLI, *ten, *seconds, *named], env=server.env)
-        crowd = [str(HERE / "push.py"), "--send", "push", str(server.port), *seconds]
+        for_so_long = ("--seconds", str(options.ten))
+        _push(server, "ten", ["-c", CLI, *ten, *for_so_long, *named], env=server.env)
+        crowd = [str(HERE / "push.py"), "--send", "push", str(server.port)]
+        crowd += ["--seconds", str(options.seconds)]
         crowd += ["--connections", str(options.connections)]
         crowd += ["--files", *files] if files else []
         _push(server, "ingest", crowd, env={**os.environ, "PYTHONPATH": str(OURS)})
@@ -164,7 +186,18 @@ def measure(src: Path, options: argparse.Namespace) -> Server:
         server.watch("compaction", lambda: server.has_backlog() and time.monotonic() < ends)
     finally:
         server.stop()
+    said = " ".join(f"{phase}={total:.0f}" for phase, (total, _) in server.peaks.items())
+    print(f"# {src}: {said}", flush=True)
     return server
+
+
+def compile_all(src: Path) -> None:
+    """A server that has become warm has compiled all it needs, and the next finds it on disk."""
+    server = Server(src)
+    try:
+        server.wait_until_warm()
+    finally:
+        server.stop()
 
 
 def _push(server: Server, phase: str, command: list[str], *, env: dict[str, str]) -> None:
@@ -177,6 +210,7 @@ def _push(server: Server, phase: str, command: list[str], *, env: dict[str, str]
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--ten", type=float, default=60.0)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--connections", type=int, default=400)
@@ -184,6 +218,9 @@ def main() -> None:
     parser.add_argument("--files", type=Path, nargs="*", default=[])
     options = parser.parse_args()
     revisions = [OURS] if options.against is None else [options.against.resolve(), OURS]
+    if options.against is not None:
+        for src in revisions:
+            compile_all(src)
     rounds = [[measure(src, options) for src in revisions] for _ in range(options.rounds)]
 
     def median_of(phase: str, revision: int) -> float:
@@ -194,11 +231,12 @@ def main() -> None:
         other = median_of("ten", -1) if options.against is None else median_of(phase, 0)
         name = "phase_ten" if options.against is None else "other_revision"
         print(f"memory_{phase} {ours:.0f} MB {ours / other:.3f} {name}_{other:.0f}")
-    for revision in range(len(revisions)):
-        total, parts = rounds[-1][revision].peaks["compaction"]
+    for phase, revision in itertools.product(PHASES, range(len(revisions))):
+        total, parts = rounds[-1][revision].peaks[phase]
         whose = "" if revision == len(revisions) - 1 else "_other"
         for part, value in sorted(parts.items()):
-            print(f"part_{part}{whose} {value:.0f} MB {value / total:.3f} all_{total:.0f}")
+            name = f"part_{phase}_{part}{whose}"
+            print(f"{name} {value:.0f} MB {value / total:.3f} all_{total:.0f}")
 
 
 if __name__ == "__main__":

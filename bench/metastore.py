@@ -42,6 +42,7 @@ import synthetic
 from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
+from maar.app.processes.long_lived import long_lived
 from maar.metastore.leader import snapshots
 from maar.metastore.records.packs import pack
 from maar.metastore.replica import snapshot
@@ -206,6 +207,7 @@ def service_of(directory: Path, log: SqliteLog) -> MetastoreService:
         candidate=Candidate("bench"),
         take_snapshot=take_snapshot,
         registry=CollectorRegistry(),
+        loading=long_lived,
     )
 
 

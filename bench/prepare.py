@@ -31,6 +31,7 @@ import synthetic
 from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
+from maar.app.processes.long_lived import long_lived
 from maar.metastore.records.entries import Tick
 from maar.metastore.service import MetastoreService
 from maar.model.errors import Unavailable
@@ -112,6 +113,7 @@ async def measure(directory: Path, polls: int) -> tuple[dict[tuple[str, str], Ta
         candidate=Candidate("bench"),
         take_snapshot=no_snapshot,
         registry=CollectorRegistry(),
+        loading=long_lived,
     )
     await service.start()
     try:

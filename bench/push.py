@@ -177,6 +177,7 @@ def from_files(paths: list[Path]) -> list[bytes]:
 
 async def serve_meta(address: str, directory: Path) -> None:
     from maar.adapters.sqlite.log import SqliteLog
+    from maar.app.processes.long_lived import long_lived
     from maar.metastore.service import MetastoreService
     from maar.model.policy import Policy
 
@@ -195,6 +196,7 @@ async def serve_meta(address: str, directory: Path) -> None:
         candidate=Candidate("bench"),
         take_snapshot=no_snapshot,
         registry=CollectorRegistry(),
+        loading=long_lived,
     )
     await service.start()
     server = await serve_metastore(address, service, _Role())

@@ -47,6 +47,7 @@ import synthetic_log
 from maar.adapters.etcd.log import EtcdLog, EtcdSettings
 from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.system_clock import SystemClock
+from maar.app.processes.long_lived import long_lived
 from maar.metastore.records.packs import pack
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.log_fold import LogFold
@@ -116,6 +117,7 @@ async def metastore(place: Place) -> AsyncIterator[MetastoreService]:
         candidate=Candidate("bench"),
         take_snapshot=take_snapshot,
         registry=CollectorRegistry(),
+        loading=long_lived,
     )
     await service.start()
     try:

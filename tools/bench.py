@@ -151,9 +151,9 @@ PLAN = (
     Bench(
         "memory.py",
         85,
-        "--seconds 15 --drain 25",
-        "--seconds 2 --drain 2 --connections 5",
-        "--seconds 10 --drain 20",
+        "--ten 15 --seconds 15 --drain 25",
+        "--ten 2 --seconds 2 --drain 2 --connections 5",
+        "--ten 10 --seconds 10 --drain 20",
     ),
 )
 

@@ -122,6 +122,18 @@ def test_a_process_of_a_slot_begins_with_all_loaded_that_plans_need(runner: Spar
     assert loaded.collect() == [True]
 
 
+def test_a_process_of_a_slot_reads_no_archives_before_its_tasks(runner: SparkRunner) -> None:
+    """Python reads their tables of contents anew for each task, once for each package in them."""
+    archives = runner.session.context.parallelize([0], 1).map(
+        lambda _: [
+            place
+            for place, finder in sys.path_importer_cache.items()
+            if type(finder).__name__ == "zipimporter"
+        ]
+    )
+    assert archives.collect() == [[]]
+
+
 def test_plans_run_side_by_side_and_their_results_come_back(
     runner: SparkRunner, store: ObjectStore, threads: ThreadPoolExecutor, tmp: Path
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
         ("maar.app.processes.supervisor", {"pyspark", "numba", "pyarrow", "httpx"}),
         ("maar.app.roles.metastore", {"pyspark", "numba", "duckdb", "uvicorn", "starlette"}),
         ("maar.app.roles.worker", {"numba", "pyarrow", "duckdb", "uvicorn", "starlette"}),
-        ("maar.app.roles.query", {"pyspark", "uvicorn", "starlette"}),
+        ("maar.app.roles.query", {"pyspark", "duckdb", "fsspec", "uvicorn", "starlette"}),
         ("maar.app.roles.front", {"pyspark", "duckdb"}),
     ],
 )

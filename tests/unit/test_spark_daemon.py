@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from maar.runner.daemon import archives_of_installed
 
 LOADED = """
 import ctypes, json, sys, threading
@@ -64,6 +67,19 @@ def test_threads_of_tasks_share_one_arena() -> None:
     assert said.stdout.count("<heap ") == 1, said.stderr
 
 
+def test_what_is_loaded_before_the_fork_is_not_loaded_again_after_it() -> None:
+    """The warm-up of each process would copy what it shares with the others."""
+    again = """
+from maar.runner.task import load_once
+from maar.services import runs
+loads = []
+runs.load = lambda: loads.append("loaded")
+theirs.manager = lambda: (load_once(runs.load), print(loads))
+"""
+    said = daemon_says(again)
+    assert said.stdout == "['loaded']\n", said.stderr
+
+
 @pytest.mark.parametrize(
     "before",
     [
@@ -78,3 +94,37 @@ def test_else_the_daemon_is_sparks_own(before: str) -> None:
     said = daemon_says(f"{before}\n{replaced}")
     assert "loaded before tasks are forked" in said.stderr
     assert "pyspark.daemon" in said.stdout
+
+
+def installed(site: Path, *names: str) -> Path:
+    """A folder with these packages, and an archive of Spark's own in its package."""
+    for name in names:
+        (site / name).mkdir(parents=True)
+        (site / name / "__init__.py").touch()
+    archive = site / "pyspark" / "python" / "lib" / "pyspark.zip"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    archive.touch()
+    return archive
+
+
+def test_archives_of_the_pyspark_that_is_installed_are_left_out(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    archive = installed(site, "pyspark", "py4j")
+    (theirs := tmp_path / "users.zip").touch()
+    places = ["", str(archive), str(theirs), str(tmp_path / "missing.zip"), str(site)]
+    assert archives_of_installed(places) == [str(archive)]
+
+
+@pytest.mark.parametrize("names", [(), ("pyspark",), ("py4j",)])
+def test_archives_stay_where_something_is_found_in_them_only(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    archive = installed(tmp_path / "site", *names)
+    assert archives_of_installed([str(archive), str(tmp_path / "site")]) == []
+
+
+def test_archives_of_another_spark_stay(tmp_path: Path) -> None:
+    """As with SPARK_HOME: tasks have the PySpark of that Spark."""
+    installed(tmp_path / "site", "pyspark", "py4j")
+    other = installed(tmp_path / "home", "pyspark", "py4j")
+    assert archives_of_installed([str(other), str(tmp_path / "site")]) == []

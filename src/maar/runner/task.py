@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +109,18 @@ def warm_up(
     """Make a Python worker ready: its process id, which tells how many are, or why it is not."""
     try:
         with hold_lifeline(lifeline):
-            load()
+            load_once(load)
             open_store(store)
             time.sleep(hold_s)  # keep the slot, so that the next task gets another process
     except MaarError as error:
         return sentence(error)
     return os.getpid()
+
+
+@cache
+def load_once(load: Callable[[], None]) -> None:
+    """Not again in a process that was forked after it: that would copy what it shares."""
+    load()
 
 
 def attempt_id() -> str:

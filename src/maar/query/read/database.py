@@ -8,16 +8,20 @@ from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import duckdb
-
 from maar.model.block import BlockMeta
 from maar.ports.stores.stores import Stores
 from maar.query.read.level0 import COLUMNS
-from maar.query.read.remote import StoreFileSystem
 from maar.query.settings import QuerySettings
 
 # Memory of a footer that is parsed, in its bytes. DuckDB counts one, so its own limit is no bound.
 FOOTER_FACTOR = 9
+
+
+def engine() -> Any:
+    """DuckDB, loaded by the first query that needs it: small ones do not, and it is 40 MB."""
+    import duckdb
+
+    return duckdb
 
 
 class QueryDatabase:
@@ -31,7 +35,9 @@ class QueryDatabase:
         self._stores = stores
         self._in_use = 0
         self._lock = threading.Lock()
-        self._open()
+        self._database: Any = None
+        self._scratch = ExitStack()
+        self._kept: dict[str, int] = {}  # bytes of footers, by key
 
     def cursor(self, blocks: Iterable[BlockMeta]) -> Any:
         """For a query about some blocks, until it is released.
@@ -46,7 +52,8 @@ class QueryDatabase:
             if file.table in COLUMNS
         }
         with self._lock:
-            if not self._in_use and self._kept and not self._fit(footers):
+            full = not self._in_use and self._kept and not self._fit(footers)
+            if self._database is None or full:
                 self.close()
                 self._open()
             cursor = self._database.cursor()
@@ -64,7 +71,8 @@ class QueryDatabase:
             self._in_use -= 1
 
     def close(self) -> None:
-        self._database.close()
+        if self._database is not None:
+            self._database.close()
         self._scratch.close()
 
     def _fit(self, footers: dict[str, int]) -> bool:
@@ -72,15 +80,17 @@ class QueryDatabase:
         return size * FOOTER_FACTOR <= self._settings.footer_cache_bytes_max
 
     def _open(self) -> None:
-        self._kept: dict[str, int] = {}  # bytes of footers, by key
+        self._kept = {}
         self._database, self._scratch = open_database(self._settings, self._stores)
 
 
 def open_database(settings: QuerySettings, stores: Stores) -> tuple[Any, ExitStack]:
     """A database in memory, and what to close after it."""
+    from maar.query.read.remote import StoreFileSystem  # with what DuckDB needs for it
+
     scratch = ExitStack()
     spill = settings.spill_dir or scratch.enter_context(TemporaryDirectory(prefix="maar-query-"))
-    database = duckdb.connect(
+    database = engine().connect(
         ":memory:",
         config={
             "memory_limit": f"{settings.memory_bytes_max}B",

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from maar.model.block import BlockMeta, Dataset
@@ -17,7 +16,7 @@ from maar.ports.stores.stores import Stores
 from maar.query.decide.budget import LEVEL_0, OBJECT_FACTOR, ROWS, AnswerBudget
 from maar.query.decide.select import Parts
 from maar.query.read.block_reader import BlockReader
-from maar.query.read.database import QueryDatabase
+from maar.query.read.database import QueryDatabase, engine
 from maar.query.read.known_copies import KnownCopies
 from maar.query.read.level0 import DecodedPart, Level0, TooMuch
 from maar.query.read.sources import Source, bytes_wanted, sources_of
@@ -26,9 +25,9 @@ from maar.query.read.tables import tables_of
 
 BATCH_ROWS = 65_536
 
-_KINDS: dict[str, type[duckdb.Error]] = {
-    "INTERRUPT Error": duckdb.InterruptException,
-    "Out of Memory Error": duckdb.OutOfMemoryException,
+_KINDS = {
+    "INTERRUPT Error": "InterruptException",
+    "Out of Memory Error": "OutOfMemoryException",
 }
 _GONE = ("No files found", "does not exist", "No such file")
 
@@ -81,7 +80,7 @@ class Reading:
         for pattern in patterns:
             try:
                 self._cursor.execute("SELECT regexp_full_match('', ?)", [pattern]).fetchall()
-            except duckdb.Error as error:
+            except engine().Error as error:
                 raise InvalidInput(
                     f"{pattern[:200]!r} is not a regular expression that RE2 knows: "
                     f"{_last_line(str(error))}",
@@ -209,7 +208,7 @@ def translate_errors() -> Iterator[None]:
         yield
     except NotFound as error:
         raise PartGone(str(error)) from error
-    except duckdb.Error as error:
+    except engine().Error as error:
         raise _error_of(error) from error
     except (pa.ArrowException, OSError) as error:  # of level 0, which is read without DuckDB
         raise _unreadable(str(error)) from error
@@ -221,12 +220,12 @@ def _next(rows: pa.RecordBatchReader) -> pa.RecordBatch | None:
         return next(rows, None)
     except (pa.ArrowException, OSError) as error:
         text = str(error)
-        kind = next((kind for words, kind in _KINDS.items() if words in text), duckdb.Error)
-        raise kind(text) from error
+        kind = next((kind for words, kind in _KINDS.items() if words in text), "Error")
+        raise getattr(engine(), kind)(text) from error
 
 
 def _error_of(error: Exception) -> Exception:
-    text = str(error)
+    text, duckdb = str(error), engine()
     if isinstance(error, duckdb.InterruptException):
         return Stopped()
     if isinstance(error, duckdb.OutOfMemoryException):

@@ -9,8 +9,8 @@ from fsspec import AbstractFileSystem
 
 from maar.model.ids import StoreName
 from maar.ports.stores.stores import Stores
+from maar.query.read.tables import PROTOCOL
 
-PROTOCOL = "maar"
 _NEVER_CHANGED = datetime(1970, 1, 1, tzinfo=UTC)  # objects are written once
 
 

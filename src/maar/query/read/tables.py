@@ -17,9 +17,9 @@ from maar.model.time import TimeRange
 from maar.ports.stores.stores import Stores
 from maar.query.decide.select import Parts
 from maar.query.read.level0 import COLUMNS, DecodedPart
-from maar.query.read.remote import PROTOCOL
 from maar.query.read.sql import micros
 
+PROTOCOL = "maar"  # of objects in stores that are no directories
 TIMED = ("samples", "profiles")  # tables whose rows have a service and a time
 _WILD = re.compile(r"[*?\[\]]")
 
