@@ -1,5 +1,6 @@
 """Puts this directory on the path, so that every test can import `support`; shares fixtures."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -21,6 +22,12 @@ settings.load_profile("maar")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first: workers take one file after the other, and should end together."""
     items.sort(key=lambda item: -_seconds_of(item))
+
+
+def pytest_collection_finish() -> None:
+    """Modules and thousands of tests stay to the end: no collection of garbage walks them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _seconds_of(item: pytest.Item) -> int:

@@ -47,6 +47,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with owned_session() as session:
+        yield session
+
+
 def files(directory: Path, *, days: int, each: int, ago: int = 3, word: str = "old") -> Path:
     """Profiles of so many days, the newest some days ago, each with a function of its own."""
     directory.mkdir()
@@ -122,8 +128,9 @@ def lake(server: Served) -> set[str]:
 
 
 def test_old_files_become_blocks_of_their_days_and_the_same_again_adds_nothing(
-    server: Served, tmp_path: Path
+    server: Served, spark: SparkSession, tmp_path: Path
 ) -> None:
+    """By the command first, then from a program: whoever repeats it, it is the same."""
     source = files(tmp_path / "source", days=4, each=5)
     bad, ancient = source / "bad.pb.gz", source / "ancient.pb.gz"
     bad.write_bytes(b"\x1f\x8bthis is no profile")
@@ -153,8 +160,10 @@ def test_old_files_become_blocks_of_their_days_and_the_same_again_adds_nothing(
     assert (shown["kind"], shown["state"], shown["removable"]) == ("ingest", "completed", True)
     objects = lake(server)
 
-    code, again = backfilled(server, str(source), "--service", "archive", "--label", "zone=a")
-    assert (code, again["files"], again["profiles"], again["duplicates"]) == (0, 23, 0, 21)
+    again = maar.spark.backfill(
+        spark, str(source), url=server.url, service="archive", labels={"zone": "a"}
+    )
+    assert (again["files"], again["profiles"], again["duplicates"]) == (23, 0, 21)
     assert again["quarantined"] == found["quarantined"]
     assert lake(server) == objects
     assert blocks(server, "archive") == made
@@ -182,7 +191,7 @@ def killed_backfill(server: Served, source: Path, service: str) -> str:
 
 
 def test_a_backfill_that_is_killed_shows_nothing_is_cleaned_up_and_can_be_repeated(
-    server: Served, tmp_path: Path
+    server: Served, spark: SparkSession, tmp_path: Path
 ) -> None:
     """What the first leaves is undone by a cleaning, what the second leaves by the third."""
     source = files(tmp_path / "source", days=2, each=3, word="killed")
@@ -193,8 +202,8 @@ def test_a_backfill_that_is_killed_shows_nothing_is_cleaned_up_and_can_be_repeat
     assert lake(server) == before
 
     second = killed_backfill(server, source, "mortal")
-    code, found = backfilled(server, str(source), "--service", "mortal")
-    assert (code, found["profiles"], found["duplicates"]) == (0, 6, 0)
+    found = maar.spark.backfill(spark, str(source), url=server.url, service="mortal")
+    assert (found["profiles"], found["duplicates"]) == (6, 0)
     assert len({first, second, found["plan"]}) == 3
     for plan in (first, second):
         assert server.get(f"/api/v1/plans/{plan}")["state"] == "rolled_back"
@@ -204,12 +213,6 @@ def test_a_backfill_that_is_killed_shows_nothing_is_cleaned_up_and_can_be_repeat
     (commit,) = commits(server, found["plan"])
     manifests = {key for key in lake(server) - before if "/manifests/" in key}
     assert set(commit.read_text().split()) == manifests
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with owned_session() as session:
-        yield session
 
 
 def test_a_data_frame_is_backfilled_on_the_session_that_somebody_owns(

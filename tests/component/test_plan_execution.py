@@ -158,7 +158,7 @@ def test_of_two_executors_one_has_the_plan_and_the_other_is_told(server: Served)
 
 
 def test_a_killed_executor_keeps_its_lease_until_it_expires_and_is_rolled_back_by_the_next(
-    server: Served,
+    server: Served, spark: SparkSession
 ) -> None:
     names = pushed(server, "d", "e")
     plan = scheduled(server)
@@ -171,8 +171,7 @@ def test_a_killed_executor_keeps_its_lease_until_it_expires_and_is_rolled_back_b
     assert (code, dry["executed"]) == (0, [])
     assert {"plan": plan, "why": "live_lease"} in dry["skipped"]
     lease_is_over(server, plan)
-    code, found = executing(server, plan).told()
-    assert (code, found["outcome"]) == (0, "completed")
+    assert maar.spark.execute(spark, plan, url=server.url)["outcome"] == "completed"
     assert not left.exists()
     shown = told(server, "plans", "show", plan)[1]
     assert [each["end"] for each in shown["attempts"]] == ["expired", "completed"]
@@ -346,8 +345,8 @@ def test_a_copy_that_an_executor_could_not_read_is_known_to_the_leader(
         place = ("--shard", str(block["shard"]), "--tenant", block["tenant"], "--level", "1")
         code, wanted = told(server, "plans", "schedule", "compact", *place)
         assert code == 0, wanted
-        code, found = executing(server, wanted["plan"]).told()
-        assert (code, found["outcome"]) == (3, "failed"), found
+        found = maar.spark.execute(spark, wanted["plan"], url=server.url)
+        assert found["outcome"] == "failed", found
         (store,) = told(server, "stores")[1]["stores"]
         assert store["damaged"] == 1, server.log()
         assert f"key={lost} why=missing" in server.log()

@@ -7,9 +7,9 @@ stops serving: it answers only questions about its own health until it is rebuil
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -81,6 +81,8 @@ class Replica:
         timing: Timing = TIMING,
         stores: Stores | None = None,  # all of them; None: there is only one
         given_stores: Callable[[], StoreSet] | None = None,  # of the settings, as they are now
+        # Around each loading of the state, which then stays in memory for long.
+        loading: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """`store` is the first one: what is not of a single store is there."""
         self._log = log
@@ -93,6 +95,7 @@ class Replica:
         self._edition = edition
         self._log_url = log_url
         self._timing = timing
+        self._loading = loading
         self._metrics = MetastoreMetrics(registry)
         self._peers = Peers(
             others,
@@ -209,13 +212,11 @@ class Replica:
     async def _load(self) -> Follower:
         """Load the state and catch up with the log once."""
         self._follower = None
-        gc.unfreeze()
-        replica = await self._restore()
-        self._follower = Follower(self._log, self._clock, replica, self._candidate)
-        while not self._follower.caught_up:
-            await self._follower.look()
-        gc.collect()
-        gc.freeze()  # the loaded state is long-lived: keep the collector from walking it (S15)
+        with self._loading():
+            replica = await self._restore()
+            self._follower = Follower(self._log, self._clock, replica, self._candidate)
+            while not self._follower.caught_up:
+                await self._follower.look()
         self._metrics.loads.inc()
         return self._follower
 

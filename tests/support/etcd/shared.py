@@ -1,4 +1,8 @@
-"""What each worker process of the tests starts once and shares: one etcd, and an etcd of three."""
+"""What the tests of a file share: one etcd, and an etcd of three.
+
+They end with the file. To start one is cheap; three members that nobody asks take a thirtieth of a
+core for as long as they live, and a run has several processes that would each keep theirs.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,14 @@ def _running(directory: Path, members: int) -> AbstractContextManager[EtcdCluste
     return running(directory, members=members)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
     """One member: take a prefix of your own, and leave it healthy."""
     with _running(tmp_path_factory.mktemp("etcd"), 1) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
     with _running(tmp_path_factory.mktemp("three"), 3) as made:
         yield made

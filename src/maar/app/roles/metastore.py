@@ -19,6 +19,7 @@ import msgspec
 
 from maar.adapters.rpc import Channel, serve_metastore
 from maar.adapters.system_clock import SystemClock
+from maar.app.processes.long_lived import long_lived
 from maar.app.roles.cleaner import cleaner
 from maar.app.roles.disks import disks_of
 from maar.app.roles.health_http import serve_health
@@ -83,6 +84,7 @@ async def run(
             begin_anew=settings.metastore.begin_anew,
             stores=build_stores(settings),
             given_stores=tenants.stores,
+            loading=long_lived,
         )
         stack.push_async_callback(service.stop)
         beginning = Beginning()
