@@ -64,10 +64,12 @@ def test_what_only_a_lost_store_had_is_named_and_asked_for_before_it_is_given_up
     assert "only it has 2 blocks, with 30 profiles" in out
     assert "b" * 32 in out
     assert front.metastore.store_orders == [("us", True, "", False)]
+    code, out, err = say("stores", "remove", "us", "--lost", "--json")
+    assert (code, out, "b" * 32 in err) == (1, "", True), "a script's output stays JSON"
     code, out, _ = say("stores", "remove", "us", "--lost", "--yes", "--json")
     assert code == 0
     assert json.loads(out)["only_here"] == 2
-    assert front.metastore.store_orders[1:] == [
+    assert front.metastore.store_orders[2:] == [
         ("us", True, "", False),
         ("us", True, "list of 2", False),
     ]

@@ -278,8 +278,7 @@ def test_the_single_store_of_a_log_keeps_its_name_when_others_come(marked: bytes
 def test_a_store_that_does_not_answer_is_not_taken_for_another() -> None:
     lake = Lives()
     lake.push(1, 2)
-    store = FaultyStore()
-    store._name = "a"
+    store = FaultyStore("a")
     store.fault = lambda _operation, _key: Unavailable("the store is away")
     claim.check_first(store, lake.state)
 

@@ -80,7 +80,8 @@ def test_a_merged_block_takes_its_manifest_and_intents_along_and_nobody_elses() 
     put(store, new)
     for key in intents:
         store.create(key, b"i")
-    assert cleaning.carry_out(bare_deleter(store), cleaning.Removal((old,), (new,))) == ""
+    removal = cleaning.Removal((old,), (cleaning.Successor(new),))
+    assert cleaning.carry_out(bare_deleter(store), removal) == ""
     kept = {info.key for info in store.list("")}
     assert kept == {*objects_of(new), intents[1]}
 

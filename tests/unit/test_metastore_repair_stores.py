@@ -165,6 +165,32 @@ class TestIncremental:
             alarm = lake.state.alarms.get(INCREMENTAL_JOB)
             assert (alarm.level if alarm else None) == level
 
+    def test_nor_is_it_when_the_log_could_not_be_told_at_once(self) -> None:
+        lake, book = Lake(), JobBook()
+        meta = block(lake)
+        want(lake.fold, EU)
+        plan = begin(lake, due(lake)[0])
+        made = copy_of(meta, EU, plan.id, plan.token)
+        commit(lake, plan, RangeResult(copies=(made,), checked=1))
+        finish(lake, plan)
+        look(lake, book)
+        lake.fold.now += DAY_NS
+        look(lake, book)
+        block(lake, 11)
+        for _ in range(3):
+            lake.fold.now += 61 * SECOND_NS
+            book.turn(lake.state, now_of(lake))
+            book.entries(lake.state, now_of(lake))  # the log takes nothing
+        lake.fold.now += 61 * SECOND_NS
+        look(lake, book)
+        assert INCREMENTAL_JOB not in lake.state.alarms
+        (told,) = [record for record in lake.state.jobs.values() if record.id == INCREMENTAL_JOB]
+        assert told.assumed is not None
+        assert told.assumed > DAY_NS, "a new leader knows it too"
+        lake.fold.now += 61 * SECOND_NS
+        book.turn(lake.state, now_of(lake))
+        assert book.entries(lake.state, now_of(lake)) == [], "once is enough"
+
     def test_of_blocks_in_one_store_no_repair_is_due_and_the_status_says_so(self) -> None:
         lake = Lake()
         block(lake)

@@ -27,11 +27,10 @@ from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading
 from maar.model.ids import BlockId, StoreName
 from maar.model.plan import REPAIR, Account, PlanResult
+from maar.model.policy import HOUR_NS
 from maar.model.repair import RangeResult
 from maar.model.stores import StoreSet, StoreSpec, keys_at, stores_of
 from maar.model.time import LeaseTime
-from maar.ports.stores.object_store import StoreSettings
-from maar.ports.stores.stores import StorePlace, StorePlaces
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import SeveralStores
 from support.metastore.copies import EU, MAIN, US, Repairing, want
@@ -73,6 +72,55 @@ def test_a_replaced_blocks_copy_goes_only_when_all_that_replaced_it_is_in_that_s
     assert lake.holds(EU, lake.now_of(merged.id))
     assert not lake.state.tombstones
     assert len(everything(lake, EU)) == 6
+
+
+def test_what_replaced_a_bad_copy_since_will_do_for_what_it_was_made_of() -> None:
+    """Else both would wait for ever: nobody repairs a block that is not live any more."""
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    sources = [block for block, gone in lake.state.retired.items() if one.id in gone.outputs]
+    MemoryStore.delete(lake.named[MAIN], keys_at(one, MAIN)[0])
+    lake.clean()
+    assert set(sources) <= lake.state.retired.keys(), "only they could be read here"
+    merged = lake.merge((one, two))
+    MemoryStore.delete(lake.named[MAIN], keys_at(merged, MAIN)[0])
+    lake.clean()
+    assert set(sources) <= lake.state.retired.keys(), "what was made of it is not whole either"
+    MemoryStore.create(lake.named[MAIN], keys_at(merged, MAIN)[0], b"x" * merged.files[0].size)
+    lake.pass_time(HOUR_NS)  # what was held back rests
+    lake.clean()
+    assert not lake.state.retired
+    assert everything(lake, MAIN, "segments/") == set()
+    assert lake.holds(MAIN, merged)
+
+
+def test_what_was_made_of_a_bad_copy_has_to_be_in_the_same_store() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    first, second = lake.merge((one, two)), lake.merge((lake.block(7), lake.block(10)))
+    lake.copy(first.id, EU)
+    MemoryStore.delete(lake.named[EU], keys_at(lake.now_of(first.id), EU)[0])
+    merged = lake.merge((lake.now_of(first.id), second))
+    lake.clean()
+    assert lake.holds(EU, one), "neither what replaced it nor what that became is there"
+    lake.copy(merged.id, EU)
+    lake.pass_time(HOUR_NS)
+    lake.clean()
+    assert not lake.holds(EU, one)
+    assert not lake.state.tombstones
+
+
+def test_what_expired_for_good_need_not_be_whole_before_its_sources_go() -> None:
+    lake = SeveralStores()
+    made = lake.block(1)
+    MemoryStore.delete(lake.named[MAIN], keys_at(made, MAIN)[0])
+    lake.fold.put(BlocksExpired(DAY_START_NS * 2, (made.id,)))
+    lake.clean()
+    assert len(lake.state.retired) == 4, "it can be brought back, and its sources with it"
+    lake.pass_time(lake.state.policy.expired_delay_ns + HOUR_NS)
+    lake.clean()
+    assert not lake.state.retired
+    assert everything(lake, MAIN, "segments/") == set()
 
 
 def test_compaction_never_leaves_replicated_data_with_one_copy() -> None:
@@ -305,9 +353,7 @@ def test_a_store_that_left_the_settings_holds_up_nothing_though_only_one_is_left
     lake = SeveralStores()
     one, two = replicated(lake)
     lake.fold.put(StoresSet(StoreSet((StoreSpec(MAIN),))))
-    lake.stores.places = StorePlaces((StorePlace(StoreSettings(MAIN, "memory://")),))
-    lake.stores._settings = {MAIN: StoreSettings(MAIN, "memory://")}
-    lake.stores._opened.clear()
+    lake.restart_with(MAIN)
     lake.merge((one, two))
     lake.clean()
     assert not lake.holds(MAIN, one)

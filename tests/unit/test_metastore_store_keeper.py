@@ -53,6 +53,7 @@ def test_a_lake_with_a_single_store_gets_no_entry() -> None:
 
 def test_a_new_store_that_is_away_is_left_out_until_it_answers_and_a_known_one_stays() -> None:
     lake = Kept()
+    lake.named[MAIN].create(MARKER, MAIN.encode())
     lake.fold.put(StoresSet(StoreSet((StoreSpec(MAIN), StoreSpec(EU)))))
     for name in (EU, US):
         lake.named[name].cut_off()

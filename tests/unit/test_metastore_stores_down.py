@@ -1,4 +1,4 @@
-"""Which stores are down: from the leader's look at markers to its decisions, and to who asks."""
+"""Which stores are down, or wiped: from the leader's look at markers to its decisions."""
 
 from __future__ import annotations
 
@@ -7,41 +7,45 @@ import asyncio
 from prometheus_client import CollectorRegistry
 
 from maar.metastore.leader.term import LeaderTerm
+from maar.metastore.records.entries import Tick
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
+from maar.metastore.state.digest import digest
+from maar.model import keys
 from maar.model.ids import FencingToken, PlanId, StoreName
+from maar.model.predicate import Mask
 from maar.model.stores import StoreSet, StoreSpec
 from maar.ports.metastore.log import Candidate
 from maar.ports.operator.repairs import RepairJob
-from maar.ports.stores.object_store import ObjectStore, StoreSettings
+from maar.ports.stores.object_store import ObjectStore, StoreSettings, exists
 from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import NamedStore
 from support.metastore.copies import EU, MAIN
-from support.metastore.fold import INCARNATION, SMALL, output, segment
+from support.metastore.fold import INCARNATION, SMALL, TENANT, output, segment
+from support.metastore.logged import fold_log
 from support.metastore.memory_log import MemoryLog, SharedLog
 
 GIVEN = StoreSet((StoreSpec(MAIN), StoreSpec(EU)), (EU,))
 
 
-async def no_snapshot() -> int:
-    return 0
-
-
 class Two:
-    """A metastore with two stores, one of which can be cut off."""
+    """A metastore with two stores, which can be cut off and wiped; a second one may follow it."""
 
-    def __init__(self) -> None:
-        self.named = {name: NamedStore(name) for name in (MAIN, EU)}
+    def __init__(self, before: Two | None = None) -> None:
+        stores = {name: NamedStore(name) for name in (MAIN, EU)}
+        self.named: dict[StoreName, NamedStore] = before.named if before else stores
+        self.shared: SharedLog = before.shared if before else SharedLog()
         places = tuple(StorePlace(StoreSettings(name, "memory://")) for name in self.named)
         self.service = MetastoreService(
-            MemoryLog(SharedLog()),
+            MemoryLog(self.shared),
             self.named[MAIN],
             FakeClock(),
             SMALL,
             entropy=bytes,
             candidate=Candidate("one"),
-            take_snapshot=no_snapshot,
+            take_snapshot=self.snapshot,
             registry=CollectorRegistry(),
             stores=Stores(StorePlaces(places), self._open),
             given_stores=lambda: GIVEN,
@@ -49,6 +53,17 @@ class Two:
 
     def _open(self, settings: StoreSettings, *, make: bool = False) -> ObjectStore:  # noqa: ARG002
         return self.named[StoreName(settings.name)]
+
+    async def snapshot(self) -> int:
+        return await snapshot.make(MemoryLog(self.shared), self.named[MAIN])
+
+    @property
+    def snapshots(self) -> set[int]:
+        return {index for index, _ in snapshot.list_snapshots(self.named[MAIN])}
+
+    @property
+    def deletions(self) -> set[str]:
+        return {info.key for info in self.named[MAIN].list(keys.DELETIONS)}
 
     @property
     def term(self) -> LeaderTerm:
@@ -59,6 +74,18 @@ class Two:
         """The leader looks every few seconds, of a time that passes as fast as it can."""
         async with asyncio.timeout(120):
             while self.term.moment().down != set(names) or not self.term.leader.state.stores.stores:
+                await asyncio.sleep(1)
+
+    async def truncate(self) -> None:
+        """As a log is that has been in use for long: it begins behind a snapshot."""
+        for _ in range(2):
+            await self.term.snapshots.take(self.term.leader)
+            await self.term.append(lambda *_: [Tick()])
+        assert self.shared.base.index > 1
+
+    async def until_marked(self, store: StoreName) -> None:
+        async with asyncio.timeout(120):
+            while not exists(self.named[store], keys.marker(self.term.leader.state.incarnation)):
                 await asyncio.sleep(1)
 
     async def vnode_job(self) -> RepairJob:
@@ -81,6 +108,70 @@ def test_a_store_that_goes_away_reaches_decisions_and_status_and_so_does_its_ret
         two.named[EU].heal()
         await two.until_down()
         assert (await two.vnode_job()).why.startswith("it was never repaired as a whole; ")
+        await two.service.stop()
+
+    run_virtually(test())
+
+
+def test_a_log_whose_snapshots_were_wiped_with_their_store_can_be_led_again() -> None:
+    """What its beginning said was in the snapshots only; the leader still knows it."""
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.service.delete_profiles(Mask(TENANT, "checkout", 0, 1_000), dry_run=False)
+        await two.truncate()
+        (deletion,) = two.deletions
+        two.named[MAIN].wipe()
+        await two.until_marked(MAIN)
+        newest = two.term.snapshots.newest
+        assert two.snapshots == {newest}
+        async with asyncio.timeout(120):
+            while two.deletions != {deletion}:
+                await asyncio.sleep(1)
+        await two.term.append(lambda *_: [Tick()])
+        await two.term.snapshots.take(two.term.leader)
+        assert len(two.snapshots) == 2, "another process goes on from it"
+        known = digest(two.term.leader.state)
+        await two.service.stop()
+        again = Two(two)
+        assert digest((await fold_log(MemoryLog(two.shared), two.named[MAIN])).state) == known
+        await again.service.start()
+        await again.until_down()
+        await again.service.stop()
+
+    run_virtually(test())
+
+
+def test_of_another_store_nothing_but_copies_is_put_back() -> None:
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        before = two.snapshots
+        two.named[EU].wipe()
+        await two.until_marked(EU)
+        assert two.snapshots == before
+        await two.service.stop()
+
+    run_virtually(test())
+
+
+def test_the_next_snapshot_is_made_although_the_last_one_has_vanished() -> None:
+    """Its disk was mounted again, say, with only older ones on it."""
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        for _, key in snapshot.list_snapshots(two.named[MAIN]):
+            two.named[MAIN].delete(key)
+        two.term.snapshots.hurry()
+        await asyncio.sleep(60)
+        assert two.term.snapshots.newest in two.snapshots
         await two.service.stop()
 
     run_virtually(test())

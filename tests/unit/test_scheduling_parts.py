@@ -15,10 +15,11 @@ from maar.model.schedule import (
     ScheduleRule,
     check_rule,
     pattern,
+    resources_of,
 )
 from maar.model.schedule_settings import ScheduleEntry
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime
-from maar.scheduling import pace, resources, rules, spread, status
+from maar.scheduling import pace, rules, spread, status
 from maar.scheduling.queue import JobQueue, QueuedJob
 from maar.scheduling.resources import Room
 from maar.scheduling.status import JobStatus
@@ -118,11 +119,17 @@ def test_a_weekly_job_of_seven_parts_does_one_a_day() -> None:
 # ── resources ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_session_occupies_stores_or_their_regions_sorted() -> None:
+def test_a_session_occupies_its_stores_and_if_it_should_their_regions_sorted() -> None:
     stores = [StoreName(name) for name in ("c", "a", "b")]
-    region = {"a": "eu", "b": "us", "c": "eu"}.__getitem__
-    assert resources.names(stores, LockLevel.STORE, region) == ("store:a", "store:b", "store:c")
-    assert resources.names(stores, LockLevel.REGION, region) == ("region:eu", "region:us")
+    region = {"a": "eu", "b": "us", "c": "eu", "d": ""}.__getitem__
+    only_stores = resources_of(stores, LockLevel.STORE, region)
+    assert only_stores == ("store:a", "store:b", "store:c")
+    with_regions = resources_of(stores, LockLevel.REGION, region)
+    assert with_regions == ("region:eu", "region:us", *only_stores)
+    room = Room(dict.fromkeys(with_regions, 1), slots=1)
+    assert room.why_not(("store:a",)), "who locks stores only is kept off as well"
+    alone = resources_of([StoreName("d")], LockLevel.REGION, region)
+    assert alone == ("store:d",), "stores without a region are not one region"
 
 
 def test_all_or_none_and_as_many_slots_as_are_set() -> None:

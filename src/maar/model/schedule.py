@@ -7,6 +7,7 @@ its parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ UTC = "UTC"
 
 
 class LockLevel(StrEnum):
-    """What a session occupies: the stores that it touches, or their whole regions."""
+    """What a session occupies: the stores that it touches, or also their whole regions."""
 
     STORE = "store"
     REGION = "region"
@@ -129,6 +130,20 @@ def store_resource(store: StoreName) -> str:
 
 def region_resource(region: str) -> str:
     return f"region:{region}"
+
+
+def resources_of(
+    stores: Iterable[StoreName], level: LockLevel, region_of: Callable[[StoreName], str]
+) -> tuple[str, ...]:
+    """What a session that touches these stores occupies, in the one order in which everybody takes
+    it. Who locks regions occupies its stores too: others may lock only these.
+    """
+    touched = list(stores)
+    taken = set(map(store_resource, touched))
+    if level is LockLevel.REGION:
+        regions = filter(None, map(region_of, touched))  # one without is near to no other
+        taken.update(map(region_resource, regions))
+    return tuple(sorted(taken))
 
 
 def minute_text(minute: int) -> str:

@@ -52,7 +52,7 @@ class ScheduleEntry(Struct, frozen=True, kw_only=True):
     unwind_ratio: Annotated[float, Meta(ge=0, le=100)] | None = None
     """After each session the job rests so many times as long as the session worked."""
     lock_level: LockLevel | None = None
-    """`store`: a session occupies the stores that it touches; `region`: all of their regions."""
+    """`store`: a session occupies the stores that it touches; `region`: their regions too."""
     size_target: Annotated[int, Meta(ge=0)] | None = None
     """Bytes of a sub-range of a repair; 0: ranges are not divided."""
     weight: Annotated[int, Meta(ge=1, le=100)] | None = None

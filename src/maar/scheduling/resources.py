@@ -6,19 +6,7 @@ urgent job that has to wait reserves what it needs: smaller jobs cannot pass it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-
-from maar.model.ids import StoreName
-from maar.model.schedule import LockLevel, region_resource, store_resource
-
-
-def names(
-    stores: Iterable[StoreName], level: LockLevel, region_of: Callable[[StoreName], str]
-) -> tuple[str, ...]:
-    """What a session that touches these stores occupies, sorted."""
-    if level is LockLevel.REGION:
-        return tuple(sorted({region_resource(region_of(store)) for store in stores}))
-    return tuple(sorted({store_resource(store) for store in stores}))
+from collections.abc import Iterable, Mapping
 
 
 def busy(wanted: Iterable[str], held: Mapping[str, int], *, slots: int) -> str:

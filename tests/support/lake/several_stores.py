@@ -38,14 +38,19 @@ class SeveralStores(Lake):
     def __init__(self, policy: Policy = SMALL, *, bounds: CleanerBounds = BOUNDS) -> None:
         self.named = {name: NamedStore(name) for name in (MAIN, EU, US)}
         super().__init__(policy, self.named[MAIN], bounds=bounds)
-        places = tuple(StorePlace(StoreSettings(name, "memory://")) for name in self.named)
-        self.stores = Stores(StorePlaces(places), self._open)
-        self.cleaner = Cleaner(
-            *(self, self.stores, self.clock, self.append, self.metrics), bounds=bounds
-        )
+        self._bounds = bounds
+        self.restart_with(*self.named)
         want(self.fold)
         self.repair = Repairing(self.fold)
         self._copies = 0
+
+    def restart_with(self, *names: StoreName) -> None:
+        """As a server does whose settings name these stores."""
+        places = tuple(StorePlace(StoreSettings(name, "memory://")) for name in names)
+        self.stores = Stores(StorePlaces(places), self._open)
+        self.cleaner = Cleaner(
+            *(self, self.stores, self.clock, self.append, self.metrics), bounds=self._bounds
+        )
 
     def _open(self, settings: StoreSettings, *, make: bool = False) -> ObjectStore:  # noqa: ARG002
         return self.named[StoreName(settings.name)]

@@ -26,8 +26,8 @@ Fault = Callable[[str, str], MaarError | None]  # of an operation and a key
 class FaultyStore(MemoryStore):
     """`fault` says which calls fail, and how; `calls` are those that did not."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, name: str = "main") -> None:
+        super().__init__(name)
         self.fault: Fault = lambda _operation, _key: None
         self.calls: list[tuple[str, str]] = []
 

@@ -83,8 +83,8 @@ def remove(name: str, lost: bool, keep: bool, yes: bool, as_json: bool, server: 
     api, path = connect(server), f"/api/v1/stores/{quote(name, safe='')}/remove"
     found = api.order("POST", path, {"lost": lost, "keep": keep})
     while not found["done"]:  # again, when it is another list by then: nothing unseen is given up
-        if not as_json:
-            _tell_loss(found)
+        if not (as_json and yes):
+            _tell_loss(found, err=as_json)
         if not yes and not click.confirm(f"Give the store {name} up for good?", err=True):
             raise CommandFailed("nothing was changed", EXIT_REFUSED)
         found = api.order("POST", path, {"lost": True, "seen": found["list_id"]})
@@ -94,13 +94,18 @@ def remove(name: str, lost: bool, keep: bool, yes: bool, as_json: bool, server: 
     click.echo(_done_sentence(found, lost=lost, keep=keep))
 
 
-def _tell_loss(found: Json) -> None:
-    say(f"store {found['store']} holds copies of {found['copies']:,} blocks that others hold too")
-    say(f"  only it has {found['only_here']:,} blocks, with {found['profiles']:,} profiles")
+def _tell_loss(found: Json, *, err: bool) -> None:
+    say(
+        f"store {found['store']} holds copies of {found['copies']:,} blocks that others hold too",
+        err=err,
+    )
+    say(
+        f"  only it has {found['only_here']:,} blocks, with {found['profiles']:,} profiles", err=err
+    )
     for block in found["named"]:
-        say(f"  block {block}")
+        say(f"  block {block}", err=err)
     if len(found["named"]) < found["only_here"]:
-        say(f"  and {found['only_here'] - len(found['named']):,} more")
+        say(f"  and {found['only_here'] - len(found['named']):,} more", err=err)
 
 
 def _done_sentence(found: Json, *, lost: bool, keep: bool) -> str:

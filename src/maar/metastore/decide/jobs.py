@@ -266,7 +266,9 @@ class JobBook:
         self._set: tuple[object, ...] = ()  # what jobs go by, when they were last listed
         self._anew = False  # since then that was changed: none stays aside
         self._looked: list[JobId] = []  # since the last entries were made
-        self._resumed: dict[JobId, LeaseTime] = {}  # had nothing to do until then
+        self._resumed: dict[
+            JobId, LeaseTime
+        ] = {}  # had nothing to do until then; not in the log yet
         self._gone: list[JobId] = []
 
     # ── looking at jobs ──
@@ -390,6 +392,7 @@ class JobBook:
 
     def _forget(self, job: JobId) -> None:
         self._seen.pop(job, None)
+        self._resumed.pop(job, None)
         self.queue.discard(job)
         if self.known.pop(job, None) is not None:
             self._gone.append(job)
@@ -423,8 +426,7 @@ class JobBook:
         assumed = [
             AssumedSuccess(one.id, one.last_success) for one in known if _is_new(state, one)
         ][: max(0, room)]
-        resumed, self._resumed = self._resumed, {}
-        assumed += (AssumedSuccess(job, since) for job, since in resumed.items())
+        assumed += self._not_told_yet(state, room)
         ended = [one.id for one in known if _run_is_over(state, one, at.now)]
         missed = dict.fromkeys(self._gone[:CHANGED_AT_ONCE])
         gone = [job for job in missed if _is_gone(state, job, self.known)]
@@ -442,6 +444,18 @@ class JobBook:
         if raised or ceased:
             entries.append(AlarmsChanged(raised, ceased))
         return entries
+
+    def _not_told_yet(self, state: MetaState, room: int) -> Iterator[AssumedSuccess]:
+        """Jobs that had nothing to do until lately, until the log has it: an append may fail, and
+        nobody else knows.
+        """
+        for job, since in list(islice(self._resumed.items(), CHANGED_AT_ONCE)):
+            record = state.jobs.get(job) or JobRecord(job)
+            no_room = job not in state.jobs and room <= 0
+            if no_room or (record.assumed is not None and record.assumed >= since):
+                del self._resumed[job]
+            else:
+                yield AssumedSuccess(job, since)
 
     def _alarm(self, state: MetaState, known: KnownJob, at: Moment) -> Alarm | JobId | None:
         """An alarm that begins or escalates, the job of one that ceases, or nothing to tell."""

@@ -93,6 +93,10 @@ class Leader:
         return self._replica.state
 
     @property
+    def head(self) -> Head:
+        return self._replica.head
+
+    @property
     def folded_bytes(self) -> int:
         return self._replica.folded_bytes
 

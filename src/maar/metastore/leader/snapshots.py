@@ -19,7 +19,7 @@ from maar.model import keys
 from maar.model.errors import Corrupt, MaarError, NotFound
 from maar.model.policy import Policy
 from maar.ports.metastore.log import Log
-from maar.ports.stores.object_store import ObjectStore
+from maar.ports.stores.object_store import ObjectStore, exists
 
 log_ = logging.getLogger("maar.metastore")
 
@@ -84,7 +84,14 @@ class Snapshots:
 
     async def _take_if_due(self, leader: Leader) -> None:
         if self._due(leader):
+            if self._verified and not await asyncio.to_thread(self._newest_is_there, leader):
+                await self.replace_lost(leader)
             await self.take(leader)
+
+    def _newest_is_there(self, leader: Leader) -> bool:
+        """What comes next is folded from it. It may lie on a disk that is mounted no more."""
+        key = keys.snapshot(incarnation=leader.state.incarnation, index=self.newest)
+        return exists(self._store, key)
 
     async def _begin(self, leader: Leader) -> None:
         """Continue from the newest good snapshot of earlier leaders."""
@@ -160,6 +167,18 @@ class Snapshots:
         if len(self._verified) > 1:
             await self._log.truncate(before=self._verified[1] + 1, term=leader.term)
         return index
+
+    async def replace_lost(self, leader: Leader) -> None:
+        """Their store was wiped, and the log behind them may be truncated: nobody else could find
+        the state again, so this one is written as it is. The next one is folded from it, and so
+        verified.
+        """
+        folded, head = leader.folded_bytes, leader.head
+        await snapshot.save(leader.state, head, self._store)
+        key = keys.snapshot(incarnation=leader.state.incarnation, index=head.index)
+        self._size = await asyncio.to_thread(self._check_size, key)
+        self._verified, self._bytes = [head.index], folded
+        self._metrics.snapshot.set(self.newest)
 
     def _check_size(self, key: str) -> int:
         """Check that the snapshot of the other process exists and is intact; its size in bytes."""

@@ -158,7 +158,12 @@ class LeaderTerm:
             leader, deps.stores, clock, self.append, metrics, clocks=clocks, timing=timing
         )
         self.store_keeper = StoreKeeper(
-            leader, deps.stores, self.append, deps.given_stores, timing=timing
+            leader,
+            deps.stores,
+            self.append,
+            deps.given_stores,
+            first_was_wiped=self._put_back,
+            timing=timing,
         )
         deps.placement.start_leading()
 
@@ -193,6 +198,11 @@ class LeaderTerm:
             self.letters.forever,
             lambda: self.snapshots.take_forever(leader),
         )
+
+    async def _put_back(self) -> None:
+        """What was in the first store only, after that was wiped."""
+        await self.snapshots.replace_lost(self.leader)
+        self.eraser.keep_again()
 
     @property
     def over(self) -> bool:

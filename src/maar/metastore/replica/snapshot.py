@@ -11,7 +11,8 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 
@@ -60,10 +61,18 @@ class Header(msgspec.Struct, frozen=True, array_like=True, tag=MARK):
 
 def encode(state: MetaState, head: Head) -> bytes:
     """In the version that is active in the log: whoever can read the log can read its snapshots."""
+    return _assemble(_raw_parts(state, head))
+
+
+def _raw_parts(state: MetaState, head: Head) -> Iterator[bytes]:
     header = Header(state.version, state.incarnation, head.index, head.hash, digest(state))
+    yield from map(msgspec.msgpack.encode, chain((header,), parts.parts_of(state)))
+
+
+def _assemble(raw_parts: Iterable[bytes]) -> bytes:
     body = bytearray(MAGIC)
-    for part in chain((header,), parts.parts_of(state)):
-        body += frame(msgspec.msgpack.encode(part))
+    for raw in raw_parts:
+        body += frame(raw)
     body += hashlib.sha256(body).digest()
     return bytes(body)
 
@@ -200,6 +209,25 @@ async def make(log: Log, store: ObjectStore, *, edition: Edition = NEWEST) -> in
     await asyncio.to_thread(_prune, store, state.incarnation)
     log_.info("snapshot made key=%s bytes=%d blocks=%d", key, len(body), len(state.blocks))
     return head.index
+
+
+async def save(state: MetaState, head: Head, store: ObjectStore) -> None:
+    """Write a state that nobody could fold again, since the snapshots before it are lost.
+
+    While its parts are packed the caller's loop waits; all else is done in a thread.
+    """
+    raw_parts = list(_raw_parts(state, head))
+    key = keys.snapshot(incarnation=state.incarnation, index=head.index)
+    await asyncio.to_thread(_save, store, key, raw_parts)
+    log_.warning("snapshot made of the state in memory key=%s", key)
+
+
+def _save(store: ObjectStore, key: str, raw_parts: list[bytes]) -> None:
+    body = _assemble(raw_parts)
+    again, _ = decode(body)
+    audit.check_sums(again)
+    with suppress(AlreadyExists):  # since an earlier try: the same state
+        store.create(key, body)
 
 
 def _prune(store: ObjectStore, incarnation: Incarnation) -> None:

@@ -25,7 +25,7 @@ from maar.model.plan import (
 from maar.model.policy import HOUR_NS, MINUTE_NS, Policy
 from maar.model.refusal import Refusal
 from maar.model.repair import RepairOrder, RepairType
-from maar.model.schedule import LockLevel, Schedule, region_resource, store_resource
+from maar.model.schedule import LockLevel, Schedule, resources_of
 from maar.model.time import DAY_NS, LeaseTime
 from maar.model.token_range import RING, TokenRange
 from maar.services.repair.groups import NEVER, GroupFactory, RangeState, RepairGroup, by_stores
@@ -302,10 +302,7 @@ def spec(policy: Policy, tenant: TenantId, order: RepairOrder) -> PlanSpec:
 
 
 def resources(board: Board, stores: Iterable[StoreName], level: LockLevel) -> tuple[str, ...]:
-    """What a session occupies, in the one order in which everybody takes them."""
-    if level is LockLevel.REGION:
-        return tuple(sorted({region_resource(board.stores.region(name)) for name in stores}))
-    return tuple(sorted(map(store_resource, stores)))
+    return resources_of(stores, level, board.stores.region)
 
 
 def store_sets(board: Board, tenant: TenantId) -> Iterator[tuple[StoreName, ...]]:

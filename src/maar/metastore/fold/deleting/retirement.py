@@ -8,10 +8,10 @@ from itertools import takewhile
 from maar.metastore.fold.stores import copies
 from maar.metastore.records.effects import Effect, Effects, Forgotten, Pinned, Refused
 from maar.metastore.records.entries import BlocksForgotten, PinsDropped, PinsTaken
-from maar.metastore.records.packs import outline, unpack
+from maar.metastore.records.packs import outline
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState, Pin
-from maar.model.block import BlockMeta, Kind
+from maar.model.block import Kind
 from maar.model.ids import BlockId, block_time_ns
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
@@ -59,15 +59,10 @@ def delay_ns(state: MetaState, retired: Retired) -> int:
     return policy.retire_delay_ns
 
 
-def successors(state: MetaState, block: BlockId) -> list[BlockMeta]:
-    """The outputs that replaced a block, as far as the state still knows them."""
-    found = []
-    for output in state.retired[block].outputs:
-        if output in state.blocks:
-            found.append(state.blocks.get(output))
-        elif output in state.retired:
-            found.append(unpack(state.retired[output].packed))
-    return found
+def is_final(state: MetaState, retired: Retired, now: LeaseTime) -> bool:
+    """Whether a block will not be brought back any more."""
+    kept = retired.cause is Cause.EXPIRED and bool(state.hold.why)
+    return not kept and now - retired.at > delay_ns(state, retired)
 
 
 def doubt(state: MetaState, block: BlockId) -> str:

@@ -16,9 +16,9 @@ from maar.metastore.fold.deleting import retirement
 from maar.metastore.fold.stores import copies
 from maar.metastore.records.entries import AttemptKey
 from maar.metastore.records.packs import unpack
-from maar.metastore.state.retired import Cause
+from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import ANY_STORE, MetaState
-from maar.metastore.state.tombstones import NO_BLOCK, Buried
+from maar.metastore.state.tombstones import NO_BLOCK, Buried, Tombstone
 from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, File, Kind
 from maar.model.errors import NotFound
@@ -34,6 +34,14 @@ REMOVAL_MAX = 32  # blocks; a thread cannot be interrupted, so its work is kept 
 Named = Callable[[StoreName], ObjectStore]
 
 
+class Successor(NamedTuple):
+    """A block that replaced another one, and what will do as well where it is not whole."""
+
+    meta: BlockMeta
+    here: bool = True  # whether the index knows it where it is needed
+    instead: tuple[Successor, ...] | None = None  # None: it is live, and nothing else will do
+
+
 @dataclass(frozen=True, slots=True)
 class Removal:
     """Blocks that one entry retired, and the blocks that must be whole before their objects go from
@@ -41,7 +49,7 @@ class Removal:
     """
 
     blocks: tuple[BlockMeta, ...]
-    successors: tuple[BlockMeta, ...]  # none when the blocks expired or were given up
+    successors: tuple[Successor, ...]  # none when the blocks expired or were given up
     doubt: str = ""  # why the log itself forbids it
     store: StoreName | None = None  # None: that of the deleter
     stay: tuple[StoreName, ...] = ()  # stores from which their copies may not go yet
@@ -86,11 +94,11 @@ def removals(
         removal
         for group in groups.values()
         for at in range(0, len(group), REMOVAL_MAX)
-        for removal in _by_store(state, tuple(group[at : at + REMOVAL_MAX]))
+        for removal in _by_store(state, tuple(group[at : at + REMOVAL_MAX]), now)
     ]
 
 
-def _by_store(state: MetaState, some: tuple[BlockMeta, ...]) -> Iterator[Removal]:
+def _by_store(state: MetaState, some: tuple[BlockMeta, ...], now: LeaseTime) -> Iterator[Removal]:
     first = some[0]
     retired = state.retired[first.id]
     doubt = retirement.doubt(state, first.id)
@@ -102,7 +110,7 @@ def _by_store(state: MetaState, some: tuple[BlockMeta, ...]) -> Iterator[Removal
     ]
     stay = tuple(store for store in held if store not in ready)
     for store in ready:
-        successors = _successors(state, first, retired.outputs, store, retired.cause)
+        successors = _successors(state, first, retired, store, now)
         spared = _intents_to_spare(state, (key for meta in some for key in _files(meta, store)))
         yield Removal(some, tuple(successors), doubt, store, stay, spared=spared)
     if not ready:
@@ -139,14 +147,14 @@ def tombstones(
             continue
         if one.packed == NO_BLOCK:
             beside = keys.objects_beside(buried.key, TABLES)
-            others = tuple(_metas_of(state, one.block))
+            others = tuple(map(Successor, _metas_of(state, one.block)))
             spared = _intents_to_spare(state, beside)
             removal = Removal((), others, "", store, copy=beside, spared=spared)
             found.append(DueTombstone(buried.key, removal))
             continue
         meta = unpack(one.packed)
         if copies.may_leave(state, meta, one.outputs, store, one.cause):
-            successors = tuple(_successors(state, meta, one.outputs, store, one.cause))
+            successors = tuple(_successors(state, meta, one, store, now))
             spared = _intents_to_spare(state, _files(meta, store))
             removal = Removal((meta,), successors, "", store, spared=spared)
             found.append(DueTombstone(buried.key, removal))
@@ -174,21 +182,32 @@ def _is_open_repair(state: MetaState, attempt: AttemptKey) -> bool:
 def _successors(
     state: MetaState,
     meta: BlockMeta,
-    outputs: Iterable[BlockId],
+    gone: Retired | Tombstone,
     store: StoreName,
-    cause: Cause,
-) -> Iterator[BlockMeta]:
+    now: LeaseTime,
+) -> Iterator[Successor]:
     """What has to be there before a copy goes: in this store, if it should hold the block."""
-    if cause is not Cause.REPLACED:
+    if gone.cause is not Cause.REPLACED:
         return
     needed = store in copies.wanted_stores(state, meta)
-    for output in outputs:
+    for output in gone.outputs:
         for known in _metas_of(state, output):
-            if not needed or store in stores_of(known):
-                yield known
-            else:  # it was replaced before it came here
-                again = state.retired[output]
-                yield from _successors(state, known, again.outputs, store, again.cause)
+            here = not needed or store in stores_of(known)
+            yield Successor(known, here, _instead(state, known, store, now))
+
+
+def _instead(
+    state: MetaState, meta: BlockMeta, store: StoreName, now: LeaseTime
+) -> tuple[Successor, ...] | None:
+    """What replaced it in turn was made of a whole copy of it. Nothing will do for a block that is
+    live, or that can be brought back.
+    """
+    again = state.retired.get(meta.id)
+    if again is None or not (
+        again.cause is Cause.REPLACED or retirement.is_final(state, again, now)
+    ):
+        return None
+    return tuple(_successors(state, meta, again, store, now))
 
 
 def _metas_of(state: MetaState, block: BlockId) -> Iterator[BlockMeta]:
@@ -241,11 +260,22 @@ def _left(store: ObjectStore, removal: Removal) -> bool:
 
 def _incomplete(removal: Removal, named: Named) -> str:
     """What is wrong with the blocks that replaced these; '' when nothing is."""
-    for meta in removal.successors:
-        for file in meta.files:
-            if trouble := _file_trouble(file, removal.store, named):
-                return trouble
-    return ""
+    return _first_trouble(removal.successors, removal.store, named)
+
+
+def _first_trouble(some: Iterable[Successor], store: StoreName | None, named: Named) -> str:
+    return next(filter(None, (_trouble(each, store, named) for each in some)), "")
+
+
+def _trouble(one: Successor, store: StoreName | None, named: Named) -> str:
+    if not one.here:
+        trouble = f"block {one.meta.id}, which replaces it, is not in store {store} yet"
+    else:
+        troubles = (_file_trouble(file, store, named) for file in one.meta.files)
+        trouble = next(filter(None, troubles), "")
+    if trouble and one.instead is not None:
+        return _first_trouble(one.instead, store, named)
+    return trouble
 
 
 def _file_trouble(file: File, store: StoreName | None, named: Named) -> str:

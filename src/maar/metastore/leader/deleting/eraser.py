@@ -92,6 +92,10 @@ class Eraser:
             pass
         self._stored.add(predicate.id)
 
+    def keep_again(self) -> None:
+        """The store was wiped: the next step writes all of them anew."""
+        self._stored.clear()
+
     async def step(self) -> None:
         state = self._leader.state
         if state.adopting:

@@ -10,7 +10,7 @@ do, each of them read again to the last byte.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -50,6 +50,10 @@ THREADS = 4
 Item = TypeVar("Item")
 
 
+async def nothing_else() -> None:
+    """For who keeps nothing in the first store but copies."""
+
+
 class StoreKeeper:
     """Runs beside every leader; with a single store there is nothing to do."""
 
@@ -60,13 +64,17 @@ class StoreKeeper:
         append: Append,
         given: Callable[[], StoreSet] | None,
         *,
+        first_was_wiped: Callable[[], Awaitable[None]] = nothing_else,
         timing: Timing = TIMING,
     ) -> None:
-        """`given` are the stores of the settings and of the tenants file, as they are now."""
+        """`given` are the stores of the settings and of the tenants file, as they are now;
+        `first_was_wiped` puts back what is in the first store only.
+        """
         self._leader = leader
         self._stores = stores
         self._append = append
         self._given = given
+        self._first_was_wiped = first_was_wiped
         self._threads = Threads(THREADS, "stores", when_closed=NotLeading)
         self._marking = Threads(STORES_MAX, "mark", when_closed=NotLeading)  # one for each store
         self._loop = Loop(self.step, failed="stores not kept", log=log_, every_s=timing.clean_s)
@@ -165,13 +173,14 @@ class StoreKeeper:
             except InvalidInput as error:
                 return str(error)
             self._probed.add(name)
-        if owner is None and name in state.blocks.copies.holders():
+        first = self._stores.names()[0]
+        marked_before = name == first and name in state.stores.names()
+        if owner is None and (marked_before or name in state.blocks.copies.holders()):
             self._wiped.add(name)
             return ""
         if owner is None or _marker_name(store, state.incarnation) is None:
             mark(store, state.incarnation)  # of two names that come at once, one is first
             owner = _marker_name(store, state.incarnation) or ""
-        first = self._stores.names()[0]
         if name != (owner or first):  # markers of single stores used to be empty
             return (
                 f"store {name} is the same place as store {owner or first}, by the marker in it: "
@@ -193,6 +202,8 @@ class StoreKeeper:
         """A store lost its marker: what it lost with it is missing, and repair copies it again."""
         if name not in self._trouble:
             log_.error("store %s has lost its marker: it was wiped, and is filled again", name)
+        if name == self._stores.names()[0]:
+            await self._first_was_wiped()  # before all else: without it nobody could lead again
         store = self._stores.open(name)
         listing = StoreListing(store)
         await self._threads.do(_walk, listing)
