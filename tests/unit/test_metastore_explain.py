@@ -107,10 +107,10 @@ def test_the_batch_is_the_one_that_the_planner_would_cut() -> None:
     items = list(fold.state.queue.items(fold.state.queue.places[metas[0].id].key))
     closed = cut(iter(items), level, span_ns=SMALL.span_ns, now=LeaseTime(0))
     for number, batch in enumerate(closed):
-        for item in batch:
+        for item in batch.items:
             ahead = fold.state.queue.ahead(item.block)
             found = batch_of(fold.state, item, level, ahead=ahead, now=LeaseTime(0))
-            assert found == (number, batch, True)
+            assert found == (number, *batch)
 
 
 def test_a_block_is_told_that_its_batch_goes_with_others_while_workers_are_behind() -> None:

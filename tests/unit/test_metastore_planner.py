@@ -23,7 +23,7 @@ from maar.model.lane import Item
 from maar.model.plan import PlanSpec, QueueKey
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.services.compact.rules import COMPACTION, LARGE_AT_ONCE, LARGE_BYTES
+from maar.services.compact.rules import COMPACTION, LARGE_AT_ONCE
 from support.metastore.fold import SMALL, Fold, result, segment
 
 W1 = WorkerId("w1")
@@ -168,10 +168,24 @@ def test_batches_of_segments_that_closed_while_nobody_took_the_first_are_one_pla
     fold = behind()
     (*one, rest) = add(fold, 1, 2, 3, 4)
     assert batches(fold) == [tuple(one)], "nobody is behind yet: the second batch is open"
-    more = add(fold, *range(5, 12))
-    assert batches(fold) == [(*one, rest, *more[:5])], "two are left, which make no batch"
+    two = [rest, *add(fold, 5, 6)]
+    assert batches(fold) == [(*one, *two)]
+    more = add(fold, 7, 8)
+    assert batches(fold) == [(*one, *two, *more)], "what is no batch yet goes along"
+    more += add(fold, 9, 10, 11)
+    assert batches(fold) == [(*one, *two, *more[:3])], "nine are enough for a plan"
     fold.now = 11 * SECOND_NS
-    assert batches(fold) == [(*one, rest, *more[:5]), tuple(more[5:])]
+    assert batches(fold) == [(*one, *two, *more[:3]), tuple(more[3:])]
+
+
+def test_an_open_batch_waits_that_does_not_fit_a_plan_of_several() -> None:
+    fold = behind(count=7)
+    metas = add(fold, *range(8))
+    assert batches(fold) == [tuple(metas[:6])]
+    fold = behind()
+    add(fold, *range(6), size=150_000)
+    add(fold, 6, size=200_000)
+    assert [len(batch) for batch in batches(fold)] == [6]
 
 
 def test_a_plan_of_several_batches_is_no_larger_in_number_bytes_or_time_than_it_may_be() -> None:
@@ -186,13 +200,6 @@ def test_a_plan_of_several_batches_is_no_larger_in_number_bytes_or_time_than_it_
     fold.now += 3601 * SECOND_NS
     add(fold, 4, 5, 6)
     assert [len(batch) for batch in batches(fold)] == [3, 3]
-
-
-def test_a_plan_of_several_batches_fits_a_task_also_where_a_batch_may_be_larger() -> None:
-    levels = (Level(count=3, bytes=1 << 30, age_ns=10 * SECOND_NS), *SMALL.levels[1:])
-    fold = Fold(policy=msgspec.structs.replace(SMALL, backlog_count=100, levels=levels))
-    add(fold, *range(9), size=LARGE_BYTES // 6)
-    assert [len(batch) for batch in batches(fold)] == [6, 3]
 
 
 def test_the_lanes_of_others_come_before_what_a_plan_of_several_batches_leaves() -> None:

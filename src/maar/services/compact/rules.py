@@ -28,8 +28,6 @@ from maar.services.compact import accounting
 from maar.services.rules import NO_SHARD, Board, KindRules, PlanScope, QueueRules, Waits
 
 COMPACT = PlanKind("compact")
-FAR_FUTURE = LeaseTime(1 << 62)  # every batch is closed by then
-LARGE_BYTES = 80 << 20  # of segments: with nothing in common, a task still fits in 1 GiB
 LARGE_AT_ONCE = 4  # a grant names every input with its datasets, and a reply has a bound
 
 
@@ -59,7 +57,7 @@ class Compaction(KindRules, QueueRules):
         while cuts or coming:
             if coming and (not cuts or (coming.entry, coming.ordinal) < cuts[0][:2]):
                 items = board.queue.items(coming.key)
-                _push(cuts, Batches(cut(items, level, span_ns=policy.span_ns, now=now)))
+                _push(cuts, Batches(items, level, span_ns=policy.span_ns, now=now))
                 coming = next(lanes, None)
                 continue
             _, _, lane = heappop(cuts)
@@ -69,7 +67,7 @@ class Compaction(KindRules, QueueRules):
             yield PlanSpec(COMPACT, False, batch[0].key, inputs, policy.failure_limit)
             _push(cuts, lane)
 
-    def on_request(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+    def on_request(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:
         """The oldest blocks of a shard and level, as many as make a batch, closed or not."""
         level = board.policy.level(scope.level)
         if level is None:
@@ -79,7 +77,7 @@ class Compaction(KindRules, QueueRules):
         for front in board.queue.oldest_first(scope.level):
             if self.is_about(front.key, scope):
                 items, span_ns = board.queue.items(front.key), board.policy.span_ns
-                batch = next(cut(items, level, span_ns=span_ns, now=FAR_FUTURE))
+                batch = next(cut(items, level, span_ns=span_ns, now=now)).items
                 inputs = tuple(item.block for item in batch)
                 return PlanSpec(COMPACT, False, front.key, inputs, board.policy.failure_limit)
         return f"no block waits to be merged in {scope}"
@@ -144,8 +142,9 @@ class Compaction(KindRules, QueueRules):
             level, policy = board.policy.level(key.level), board.policy
             if level is not None:
                 for batch in cut(iter(items), level, span_ns=policy.span_ns, now=now):
-                    inputs = tuple(item.block for item in batch)
-                    yield PlanSpec(COMPACT, False, key, inputs, policy.failure_limit)
+                    inputs = tuple(item.block for item in batch.items)
+                    if batch.closed:
+                        yield PlanSpec(COMPACT, False, key, inputs, policy.failure_limit)
 
     def takes(self, meta: BlockOutline, policy: Policy) -> bool:
         """Below the top level, not yet of target size, and not in quarantine.
@@ -239,31 +238,51 @@ COMPACTION = Compaction()
 # ── batches ────────────────────────────────────────────────────────────────────────────────────
 
 
+class Batch(NamedTuple):
+    """Blocks of a lane that lie together; only the last batch of a lane may be open."""
+
+    items: list[Item]
+    closed: bool
+
+
 class Batches:
     """The closed batches of a lane, in its order."""
 
-    def __init__(self, batches: Iterator[list[Item]]) -> None:
-        self._batches = batches
-        self.first = next(batches, None)
+    def __init__(
+        self, items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime
+    ) -> None:
+        self._batches = cut(items, level, span_ns=span_ns, now=now)
+        self._open: list[Item] = []  # what is left, once no batch is closed any more
+        self._look()
+
+    def _look(self) -> None:
+        batch = next(self._batches, Batch([], closed=False))
+        self.first = batch.items if batch.closed else None
+        self._open = [] if batch.closed else batch.items
 
     def take_one(self) -> list[Item]:
-        batch, self.first = self.first, next(self._batches, None)
+        batch = self.first
         assert batch is not None
+        self._look()
         return batch
 
     def take(self, policy: Policy, line: int) -> list[Item]:
-        """The first batch, and while workers are behind those that wait after it.
+        """The first batch, and while workers are behind all that waits after it.
 
         Who has a free slot takes a batch soon after it closes; so where another one has closed
         meanwhile, nobody has. What profiles have in common is decoded and written once for a plan,
         so that one plan of many segments costs a fraction of many plans, and merging what they
-        made. It has fewer bytes than a batch may have, and is no longer in time.
+        made. Hence the open batch at the end goes along, too. All have fewer bytes than a batch may
+        have, and are no longer in time.
         """
         taken = self.take_one()
         if line > 0:
             return taken  # blocks are merged at a cost that does not fall with their number
+        behind = self.first is not None
         while self.first is not None and _fits(taken, self.first, policy):
             taken = taken + self.take_one()
+        if behind and self._open and _fits(taken, self._open, policy):
+            taken, self._open = taken + self._open, []
         return taken
 
 
@@ -279,7 +298,7 @@ def _fits(taken: list[Item], more: list[Item], policy: Policy) -> bool:
     times = [block_time_ns(item.block) for item in both]
     return (
         len(both) <= policy.backlog_count
-        and sum(item.size for item in both) <= min(policy.levels[0].bytes, LARGE_BYTES)
+        and sum(item.size for item in both) <= policy.levels[0].bytes
         and max(times) - min(times) <= policy.span_ns
     )
 
@@ -306,25 +325,23 @@ def is_old(item: Item | Front, level: Level, now: LeaseTime) -> bool:
     return now - item.added_at > level.age_ns
 
 
-def cut(
-    items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime
-) -> Iterator[list[Item]]:
-    """Closed batches from the front of a lane, in its order."""
+def cut(items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime) -> Iterator[Batch]:
+    """Batches from the front of a lane, in its order."""
     batch: list[Item] = []
     size = oldest = newest = 0
     for item in items:
         time = block_time_ns(item.block)
         oldest, newest = (min(oldest, time), max(newest, time)) if batch else (time, time)
         if newest - oldest > span_ns:
-            yield batch  # it can never grow: what follows is too far away
+            yield Batch(batch, closed=True)  # it can never grow: what follows is too far away
             batch, size, oldest, newest = [], 0, time, time
         batch.append(item)
         size += item.size
         if len(batch) >= level.count or size >= level.bytes:
-            yield batch
+            yield Batch(batch, closed=True)
             batch, size = [], 0
-    if batch and is_old(batch[0], level, now):
-        yield batch
+    if batch:
+        yield Batch(batch, closed=is_old(batch[0], level, now))
 
 
 class LaneBatch(NamedTuple):
@@ -339,7 +356,7 @@ def batch_of(board: Board, item: Item, level: Level, *, ahead: int, now: LeaseTi
     policy, line = board.policy, item.key.level
     seen = ahead + most_of_a_plan(policy, line) + 1
     waiting = list(islice(board.queue.items(item.key), seen))
-    batches = Batches(cut(iter(waiting), level, span_ns=policy.span_ns, now=now))
+    batches = Batches(iter(waiting), level, span_ns=policy.span_ns, now=now)
     number = before = 0
     while batches.first is not None:
         batch = batches.take(policy, line)
