@@ -122,7 +122,7 @@ async def wait_any(seconds: float, *events: asyncio.Event) -> None:
             wait.cancel()
 
 
-async def first_ended(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def run_until_first_ends(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run several things until the first of them ends; raise what that one raised.
 
     When this returns or raises, none of them runs any more.

@@ -26,11 +26,12 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading
 from maar.model.ids import BlockId, StoreName
-from maar.model.plan import REPAIR, Account, PlanResult
+from maar.model.plan import Account, PlanResult
 from maar.model.policy import HOUR_NS
 from maar.model.repair import RangeResult
 from maar.model.stores import StoreSet, StoreSpec, keys_at, stores_of
 from maar.model.time import LeaseTime
+from maar.services.repair.rules import REPAIR
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import SeveralStores
 from support.metastore.copies import EU, MAIN, US, Repairing, want

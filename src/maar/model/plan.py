@@ -28,7 +28,6 @@ PlanKind = NewType("PlanKind", str)  # what is done; the kinds that there are: s
 
 RENEWALS_PER_LEASE = 3  # two may be lost before the lease is
 ROLLBACK = PlanKind("rollback")  # the one kind that the fold schedules by itself
-REPAIR = PlanKind("repair")  # the one kind that writes to other stores than the home of its blocks
 
 
 class PlanState(IntEnum):

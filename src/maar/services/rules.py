@@ -379,6 +379,7 @@ class KindRules(ABC):
     # ── how it runs, and how it fails ──
 
     writes: bool = True  # objects, which an attempt that fails leaves behind
+    any_store: bool = False  # it writes to any store; else only to the home store of its blocks
     on_engine: bool = True  # it needs Spark; else the store and the metastore are enough
     adopts: bool = False  # a plan of one input may leave it as it is, and only raise its level
     keeps_place: bool = False  # its one output waits where the first of its inputs waited

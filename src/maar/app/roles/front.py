@@ -38,10 +38,10 @@ from maar.app.roles.wiring import (
     Here,
     RoleStatus,
     build_stores,
-    first_end,
     new_registry,
     private_address,
     run_directory,
+    wait_first_end,
 )
 from maar.app.settings.config import Settings
 from maar.app.settings.tenants import Tenants
@@ -154,7 +154,7 @@ async def run(
         )
         server = HttpServer(app, drain_s=settings.server.drain_s, gate=gate, counts=counts)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        life = asyncio.create_task(first_end(serving, *following))
+        life = asyncio.create_task(wait_first_end(serving, *following))
         stack.push_async_callback(_wait_all, serving, life)  # before what they need is closed
         try:
             yield life

@@ -35,7 +35,7 @@ from maar.app.roles.wiring import (
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import url_of
 from maar.app.settings.tenants import Tenants
-from maar.background import Loop, cancel, first_ended
+from maar.background import Loop, cancel, run_until_first_ends
 from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
 from maar.model.ids import Incarnation
@@ -148,7 +148,7 @@ async def _live(
         pass  # it has logged why, and keeps answering health checks
     await _check_not_ended(service, store)
     beginning.over.set()
-    await first_ended(
+    await run_until_first_ends(
         service.wait_defect,
         tenants.follow,
         lambda: _keep_checking(service, store),

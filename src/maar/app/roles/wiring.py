@@ -193,7 +193,7 @@ class RoleStatus:
         return self._ready()
 
 
-async def first_end(*tasks: asyncio.Task[None]) -> None:
+async def wait_first_end(*tasks: asyncio.Task[None]) -> None:
     """Return when one of the tasks ends, or raise its error: none may end unnoticed."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:

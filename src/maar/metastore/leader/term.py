@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from maar.background import first_ended
+from maar.background import run_until_first_ends
 from maar.metastore.decide import prepare, repairs, rollbacks, schedule
 from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import WorkerRegistry
@@ -187,7 +187,7 @@ class LeaderTerm:
     async def run(self) -> None:
         """Run until the term ends, then raise the cause; by then nothing of this term is active."""
         leader = self.leader
-        await first_ended(
+        await run_until_first_ends(
             self._serve,
             self._adoption.forever,
             self.cleaner.forever,

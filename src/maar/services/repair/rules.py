@@ -62,6 +62,7 @@ class Repairing(KindRules):
     kind = REPAIR
     scheduled = True
     by_interval = True
+    any_store = True  # wherever a copy is missing
 
     def __init__(
         self, groups: GroupFactory = by_stores, *, session_blocks_max: int = SESSION_BLOCKS_MAX
