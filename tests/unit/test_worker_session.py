@@ -193,18 +193,18 @@ class Board(SmallMetastore):
     renewed: int = 0
     told: Gate = field(default_factory=Gate)  # the worker has had the answer
 
-    def _grant(self, number: int) -> LeasedPlan:
-        made = super()._grant(number)
+    def grant(self, number: int) -> LeasedPlan:
+        made = super().grant(number)
         plan = plan_of(3)
         return msgspec.structs.replace(
             made, kind=REPAIR, key=plan.key, inputs=plan.inputs, repair=plan.repair
         )
 
-    def _kept_leases(self, request: PollRequest) -> tuple[Kept, ...]:
+    def kept_leases(self, request: PollRequest) -> tuple[Kept, ...]:
         self.renewed += any(not renewal.started for renewal in request.renewals)
         if self.renewed > 1:
             self.told.set()
-        kept = super()._kept_leases(request)
+        kept = super().kept_leases(request)
         return tuple(msgspec.structs.replace(each, stop="a window closed") for each in kept)
 
     async def commit_part(self, request: CommitPart) -> PartCommitted:
