@@ -160,7 +160,7 @@ class Threads:
 
     def start(self, act: Callable[..., Made], *arguments: Any) -> asyncio.Future[Made]:
         if self._closed:
-            raise self._when_closed("what was to do this has ended; ask again")
+            raise self._when_closed("this part of the process has shut down; ask again")
         return asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
 
     async def do(self, act: Callable[..., Made], *arguments: Any) -> Made:

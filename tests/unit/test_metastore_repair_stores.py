@@ -354,7 +354,7 @@ class TestStoreThatIsDown:
         finish(lake, plan)
         lake.fold.now += 20 * DAY_NS
         found = job_of(lake, VNODE_JOB, EU)
-        assert found.why_not == "no range has all its stores: eu is away"
+        assert found.why_not == "no range has all its stores: eu is unreachable"
         assert found.last_success is not None
         assert lake.fold.now - found.last_success >= 20 * DAY_NS
         assert job_of(lake, VNODE_JOB, US).why_not == ""
@@ -410,7 +410,7 @@ class TestStoreThatIsDown:
         for spec in due(lake):
             begin(lake, spec)
         for plan in lake.state.plans.of_kind(REPAIR):
-            assert "store eu is away" in REPAIRING.why_stop(lake.state, plan, {EU})
+            assert "store eu is unreachable" in REPAIRING.why_stop(lake.state, plan, {EU})
             assert REPAIRING.why_stop(lake.state, plan, {US}) == ""
             assert REPAIRING.why_stop(lake.state, plan, ()) == ""
 
@@ -421,7 +421,7 @@ class TestStoreThatIsDown:
         begin(lake, due(lake, EU)[0])
         (plan,) = lake.state.plans.of_kind(REPAIR)
         assert REPAIRING.why_stop(lake.state, plan, {EU}) == ""
-        assert "store us is away" in REPAIRING.why_stop(lake.state, plan, {EU, US})
+        assert "store us is unreachable" in REPAIRING.why_stop(lake.state, plan, {EU, US})
 
     def test_the_leader_looks_again_when_a_store_goes_or_comes(self) -> None:
         lake, book = Lake(), JobBook()
@@ -431,11 +431,11 @@ class TestStoreThatIsDown:
         book.turn(lake.state, at)
         assert book.known[VNODE_JOB].found.why_not == ""
         book.turn(lake.state, at._replace(down=frozenset({EU})))
-        assert "eu is away" in book.known[VNODE_JOB].found.why_not
+        assert "eu is unreachable" in book.known[VNODE_JOB].found.why_not
         assert "waits for store eu" in book.known[INCREMENTAL_JOB].found.why_not
         plan = begin(lake, due(lake)[0])
         told = book.stop(lake.state, lake.state.plans[plan.id], at._replace(down=frozenset({EU})))
-        assert "store eu is away" in told
+        assert "store eu is unreachable" in told
         book.turn(lake.state, at)
         assert book.known[VNODE_JOB].found.why_not == ""
         assert book.stop(lake.state, lake.state.plans[plan.id], at) == ""

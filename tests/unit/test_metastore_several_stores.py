@@ -276,7 +276,9 @@ def test_a_store_that_is_away_holds_up_only_its_own_tombstones() -> None:
     want(lake.fold)  # nobody wants copies in the EU any more: they are due there at once
     lake.clean()
     assert [each.store for each in lake.state.tombstones] == [EU, EU]
-    assert any("store eu is away, and 2 copies wait" in each for each in lake.cleaner.blocked)
+    assert any(
+        "store eu is unreachable, and 2 copies wait" in each for each in lake.cleaner.blocked
+    )
     lake.named[EU].heal()
     lake.pass_time(10**11)
     lake.clean()

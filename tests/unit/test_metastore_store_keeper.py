@@ -60,8 +60,8 @@ def test_a_new_store_that_is_away_is_left_out_until_it_answers_and_a_known_one_s
     lake.step()
     assert lake.state.stores.names() == (MAIN, EU)
     assert [each.split(":")[0] for each in lake.keeper.blocked] == [
-        "store eu is away",
-        "store us is away",
+        "store eu is unreachable",
+        "store us is unreachable",
     ]
     assert lake.keeper.down == {EU, US}
     lake.named[US].heal()

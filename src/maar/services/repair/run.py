@@ -168,7 +168,9 @@ class _Task:
 
     def _miss(self, name: StoreName, error: Retryable) -> None:
         if name not in self.away:
-            log.warning("store is away for a repair store=%s cause=%s", name, error)
+            log.warning(
+                "store is unreachable, repair goes on without it store=%s cause=%s", name, error
+            )
         self.away.add(name)
 
     def look_again(self) -> None:

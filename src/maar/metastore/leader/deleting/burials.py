@@ -128,7 +128,9 @@ class Burials:
         itself = Buried(found.store, "")
         if found.away:
             left = len(self._leader.state.tombstones.of_store(found.store))
-            why = f"store {found.store} is away, and {left:,} copies wait to be deleted in it"
+            why = (
+                f"store {found.store} is unreachable, and {left:,} copies wait to be deleted in it"
+            )
             self._held.hold([itself], f"{why}: {found.away}", now=now, tell=False)
         else:
             self._held.settle([itself])

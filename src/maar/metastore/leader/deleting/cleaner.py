@@ -105,7 +105,7 @@ class Cleaner:
         )
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
         self._expire_at_ns = clock.monotonic_ns() + timing.expire_ns
-        self._told = ""  # which trouble of retention was logged last: "paused", "careful" or none
+        self._told = ""  # which trouble of retention was logged last: "paused", "clocks" or none
         self._store_clock = StoreClock(self._stores.first, clock)
 
     @property
@@ -314,7 +314,7 @@ class Cleaner:
             await self._take(found[first : first + at_once])
         if found:
             today = keys.date_text(utc_day(limits.now_ns))
-            log_.info("retention took blocks=%d today=%s", len(found), today)
+            log_.info("retention removed expired blocks=%d today=%s", len(found), today)
         return len(found)
 
     async def _take(self, blocks: Sequence[BlockId]) -> None:
@@ -350,7 +350,7 @@ class Cleaner:
 
     def _tell(self, paused: str, trouble: str) -> None:
         """Log once per kind of trouble, since the hours in the sentence change all the time."""
-        kind = "paused" if paused else "careful" if trouble else ""
+        kind = "paused" if paused else "clocks" if trouble else ""
         if paused and kind != self._told:
             log_.error("%s", paused)
         elif trouble and kind != self._told:

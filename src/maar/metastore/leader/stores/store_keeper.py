@@ -143,7 +143,7 @@ class StoreKeeper:
             if isinstance(outcome, NotLeading):
                 raise outcome
             if isinstance(outcome, MaarError):
-                self._tell(name, f"store {name} is away: {outcome}")
+                self._tell(name, f"store {name} is unreachable: {outcome}")
             elif outcome:
                 self._tell(name, outcome)
             elif name in self._wiped:
@@ -233,7 +233,7 @@ class StoreKeeper:
             except NotLeading:
                 raise
             except MaarError as error:
-                self._tell(other, f"store {other} is away: {error}")
+                self._tell(other, f"store {other} is unreachable: {error}")
         return found
 
     def _tell(self, name: StoreName, why: str) -> None:
