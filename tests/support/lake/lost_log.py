@@ -154,7 +154,7 @@ class Lives(Lake):
             restoring.reborn(
                 origin,
                 incarnation=Incarnation(f"{self.lives:08x}"),
-                adopts=(*origin.lives[1:], *adopts),
+                adopts=(*origin.incarnations[1:], *adopts),
                 wall=WallTime(self.clock.wall),
                 above=self.saved_at,
             )

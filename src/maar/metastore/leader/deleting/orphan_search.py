@@ -186,15 +186,17 @@ class Segments(Part):
         self._floor = state.registration_floor
         if self._floor < state.policy.registration_floor_lag_ns:
             return False
-        named = await self._tools.threads.do(partial(self._letter_blocks, orphans.lives(state)))
+        named = await self._tools.threads.do(
+            partial(self._letter_blocks, orphans.incarnations(state))
+        )
         self._named = named or set()
         return named is not None
 
     def _letter_blocks(self, ours: Iterable[Incarnation]) -> set[BlockId] | None:
         """The blocks that dead letters name; None when a letter's block cannot be told."""
         found: set[BlockId] = set()
-        for life in ours:
-            box = Box(self._tools.store, life)
+        for incarnation in ours:
+            box = Box(self._tools.store, incarnation)
             for place in (box.waiting, box.list_held):
                 for info in place():
                     block = keys.letter_about(keys.letter_place(info.key)[2])
@@ -233,7 +235,7 @@ class Segments(Part):
         """
         one = candidate(info.key)
         assert one is not None
-        if one.life == incarnation:
+        if one.incarnation == incarnation:
             return True
         try:
             meta = segment_of(self._tools.store, one, self._tools.store.read(info.key))
@@ -420,5 +422,5 @@ def why_kept(store: ObjectStore, written: WrittenObjects) -> str:
         return f"it is not swept: {error}"
     if meta is None:
         return "it is not swept: files that it names are missing, or are of another size"
-    wrong = registration.why_malformed(meta) or objects.wrong_with_adopted(meta, (one.life,))
+    wrong = registration.why_malformed(meta) or objects.wrong_with_adopted(meta, (one.incarnation,))
     return f"it is not swept: {wrong}" if wrong else ""

@@ -361,7 +361,7 @@ class DeadLetters:
         """
         state = self._leader.state
         former = () if state.adopting else state.former
-        return [self._box(), *(Box(self._store, life) for life in former)]
+        return [self._box(), *(Box(self._store, incarnation) for incarnation in former)]
 
     def _find_letter(self, name: str, *, only_held: bool = False) -> tuple[Box, FoundLetter]:
         *others, last = self._boxes()
