@@ -97,7 +97,7 @@ def is_dead(state: MetaState, plan: PlanId, token: FencingToken) -> bool:
     return AttemptKey(plan, token) in state.leftovers.dead
 
 
-def bury(state: MetaState, plan: PlanId, tokens: Iterable[FencingToken]) -> None:
+def mark_rolled_back(state: MetaState, plan: PlanId, tokens: Iterable[FencingToken]) -> None:
     """These attempts were rolled back; a late listing still has the last word on them (S1)."""
     for token in tokens:
         ended = state.leftovers.get(AttemptKey(plan, token))

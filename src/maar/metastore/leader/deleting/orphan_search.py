@@ -19,8 +19,8 @@ from maar.metastore.fold import registration
 from maar.metastore.fold.plans import leftovers
 from maar.metastore.fold.stores import objects
 from maar.metastore.leader.background import Led
-from maar.metastore.leader.deleting import sweeping
-from maar.metastore.leader.deleting.sweeping import FoundLeftovers
+from maar.metastore.leader.deleting import final_sweep
+from maar.metastore.leader.deleting.final_sweep import FoundLeftovers
 from maar.metastore.leader.letters.letter_box import Box
 from maar.metastore.leader.stores.store_inventory import (
     UNKNOWN,
@@ -280,7 +280,7 @@ class Attempts(Part):
         unknown = [
             AttemptKey(*name) for name in named if orphans.is_unknown_attempt(state, *name, now=now)
         ]
-        found = await self._tools.each(partial(sweeping.look, self._tools.store), unknown)
+        found = await self._tools.each(partial(final_sweep.look, self._tools.store), unknown)
         finds = [AttemptFinds(one, *self._find_unlisted(one)) for one in found]
         return [unit for unit in await self._tools.each(self._unit, finds) if unit]
 

@@ -18,7 +18,7 @@ from maar.metastore.records.entries import AttemptKey
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import ANY_STORE, MetaState
-from maar.metastore.state.tombstones import NO_BLOCK, Buried, Tombstone
+from maar.metastore.state.tombstones import NO_BLOCK, CopyKey, Tombstone
 from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, File, Kind
 from maar.model.errors import NotFound
@@ -67,7 +67,7 @@ class Removal:
         return f"block {self.blocks[0].id}{more}"
 
 
-def removals(
+def due(
     state: MetaState, *, now: LeaseTime, limit: int, resting: Collection[BlockId] = ()
 ) -> list[Removal]:
     """What may be deleted now, store by store; plain values, so that a thread can act on them.
@@ -121,14 +121,14 @@ class DueTombstone(NamedTuple):
     removal: Removal
 
 
-def tombstones(
+def due_tombstones(
     state: MetaState,
     store: StoreName,
     *,
     now: LeaseTime,
     limit: int,
     looked_at: int,
-    resting: Collection[Buried] = (),
+    resting: Collection[CopyKey] = (),
     start: int = 0,
 ) -> list[DueTombstone]:
     """Copies that may be deleted in a store now, oldest first, of those from the one at `start` on;
