@@ -271,7 +271,7 @@ def test_a_log_that_never_began_cannot_be_restored() -> None:
     ours = Logged()
     with pytest.raises(Rejected, match="never began"):
         run_virtually(
-            restoring.reborn(
+            restoring.begin_restored(
                 Origin(ours.state, Head(0, bytes(32)), "nothing"), incarnation=NEW, wall=WALL
             )
         )

@@ -151,7 +151,7 @@ class Lives(Lake):
     def _live_again(self, origin: Origin, adopts: Sequence[Incarnation] = ()) -> None:
         self.lives += 1
         replica = run_virtually(
-            restoring.reborn(
+            restoring.begin_restored(
                 origin,
                 incarnation=Incarnation(f"{self.lives:08x}"),
                 adopts=(*origin.incarnations[1:], *adopts),

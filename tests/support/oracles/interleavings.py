@@ -178,8 +178,8 @@ class World:
     def takes_what_is_held(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
         """Compaction needs the inputs."""
         fold, _ = self.log.do(
-            *(spot.fold, spot.time, "overheld"),
-            how=lambda turn: turn.put(rollbacks.overheld(turn.state, now=turn.now)),
+            *(spot.fold, spot.time, "held_too_long"),
+            how=lambda turn: turn.put(rollbacks.held_too_long(turn.state, now=turn.now)),
         )
         return spot._replace(fold=fold), actor._replace(at="done")
 

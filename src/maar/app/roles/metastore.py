@@ -47,7 +47,7 @@ log = logging.getLogger("maar.metastore")
 SNAPSHOT_TIMEOUT_S = 600
 CHECK_EVERY_S = 5.0
 PROBE_EVERY_S = 1.0
-STRANGERS_EVERY_S = 10.0
+UNKNOWN_LEADER_EVERY_S = 10.0
 
 
 @asynccontextmanager
@@ -152,7 +152,7 @@ async def _live(
         service.wait_defect,
         tenants.follow,
         lambda: _keep_checking(service, store),
-        lambda: _beware_of_strangers(service, known),
+        lambda: _warn_of_unknown_leader(service, known),
         cleaner(service, store).run,
     )
 
@@ -184,7 +184,7 @@ async def _keep_checking(service: MetastoreService, store: ObjectStore) -> None:
         await _check_not_ended(service, store)
 
 
-async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> None:
+async def _warn_of_unknown_leader(service: MetastoreService, known: set[str]) -> None:
     """Replicas that do not know each other would count votes and versions wrongly."""
     warned = ""
 
@@ -200,7 +200,7 @@ async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> No
             )
 
     await Loop(
-        look, failed="address of the leader not checked", log=log, every_s=STRANGERS_EVERY_S
+        look, failed="address of the leader not checked", log=log, every_s=UNKNOWN_LEADER_EVERY_S
     ).run()
 
 

@@ -147,7 +147,7 @@ def _all_skipped(state: MetaState, now: LeaseTime) -> Iterator[SkippedPlan]:
 # ── the planner: a pending plan blocks nothing for ever ────────────────────────────────────────
 
 
-def overheld(state: MetaState, *, now: LeaseTime) -> list[Entry]:
+def held_too_long(state: MetaState, *, now: LeaseTime) -> list[Entry]:
     """Removable plans that nobody works on, and that keep blocks too long which are due to be
     merged: one entry fences them and gives what they held to other plans.
     """

@@ -65,7 +65,7 @@ def adopt(state: MetaState, entry: BlocksAdopted) -> Effects:
 
 
 def _adopt_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Adopted:
-    if bereft(state, meta.id):
+    if must_return(state, meta.id):
         packed = alone(state.retired.pop(meta.id).packed)
         kept = outline(packed)
         registration.admit(state, kept, packed, ordinal=ordinal)
@@ -96,7 +96,7 @@ def why_refused(state: MetaState, meta: BlockMeta) -> str:
     return objects.wrong_with_adopted(meta, registration.incarnations(state))
 
 
-def bereft(state: MetaState, block: BlockId) -> bool:
+def must_return(state: MetaState, block: BlockId) -> bool:
     """Whether a replaced block must come back, because a block that replaced it is missing."""
     retired = state.retired.get(block)
     if retired is None or not retired.outputs:

@@ -393,7 +393,7 @@ class LeaderTerm:
             poll.capacity > 0 and poll.execute is None and state.kinds.queue.kind in poll.kinds
             for poll in polls
         )
-        return rollbacks.overheld(state, now=now) if wanted else []
+        return rollbacks.held_too_long(state, now=now) if wanted else []
 
     async def _pin(self, pins: list[PinRequest]) -> None:
         """Few pins need an entry; a log without room for registrations still takes these."""

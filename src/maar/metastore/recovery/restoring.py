@@ -156,7 +156,7 @@ async def restore(
     above = max((index for index, _ in listed), default=0)
     incarnations = {origin.state.incarnation, *origin.state.adopting, *origin.state.former, *adopts}
     predicates = await asyncio.to_thread(stored_predicates, store, incarnations)
-    replica = await reborn(
+    replica = await begin_restored(
         origin,
         incarnation=incarnation,
         adopts=adopts,
@@ -180,7 +180,7 @@ async def restore(
     return _summary(state, head, resumed=False)
 
 
-async def reborn(
+async def begin_restored(
     origin: Origin,
     *,
     incarnation: Incarnation,

@@ -279,7 +279,7 @@ class DeadLetters:
 
         def list_infos() -> list[ObjectInfo]:
             every = (
-                info for some in (box.list_held, box.waiting, box.strangers) for info in some()
+                info for some in (box.list_held, box.waiting, box.list_foreign) for info in some()
             )
             return list(islice(every, limit + 1))
 

@@ -320,8 +320,8 @@ class Adoption:
     async def _bring_back(self, listings: Mapping[StoreName, StoreListing]) -> None:
         """Replaced blocks whose successor is missing, as far as they still exist."""
         state = self._leader.state
-        bereft = [block for block in state.retired if reincarnation.bereft(state, block)]
-        for some in _in_steps(bereft, READ_AT_ONCE):
+        returning = [block for block in state.retired if reincarnation.must_return(state, block)]
+        for some in _in_steps(returning, READ_AT_ONCE):
             metas = [unpack(state.retired[block].packed) for block in some]
             there = await self._threads.each(
                 partial(_is_somewhere, listings), metas, catching=MaarError
