@@ -22,16 +22,16 @@ from maar.api.admin.quarantine import causes_in
 from maar.api.app import QueryDeps, build_app
 from maar.api.guard import RequestGuard
 from maar.api.hosts import hosts_of
+from maar.app.health.disks import disks_of
+from maar.app.health.readiness import WRITER, MetastoreRole, Readiness
+from maar.app.health.troubles import Troubles
 from maar.app.http.gate import Gate
 from maar.app.http.server import HttpServer
 from maar.app.http.turns import ConnectionCounts
 from maar.app.processes import status_file
 from maar.app.processes.status_file import ProcessState
-from maar.app.roles.disks import disks_of
-from maar.app.roles.readiness import WRITER, MetastoreRole, Readiness
 from maar.app.roles.segment import public_address
 from maar.app.roles.shares import retries_of, share_of
-from maar.app.roles.troubles import Troubles
 from maar.app.roles.wiring import (
     OWN_WRITER,
     Fronts,

@@ -19,9 +19,9 @@ import msgspec
 
 from maar.adapters.rpc import Channel, serve_metastore
 from maar.adapters.system_clock import SystemClock
+from maar.app.health.disks import disks_of
 from maar.app.processes.long_lived import long_lived
 from maar.app.roles.cleaner import cleaner
-from maar.app.roles.disks import disks_of
 from maar.app.roles.health_http import serve_health
 from maar.app.roles.marker import check_not_ended
 from maar.app.roles.replica import replica_place

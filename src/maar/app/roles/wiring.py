@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from maar.adapters.etcd.settings import EtcdAccess, EtcdSettings
 from maar.adapters.stores.open import open_store
-from maar.app.roles.disks import Disks
+from maar.app.health.disks import Disks
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import EtcdPlace, FilePlace
 from maar.model.ids import NodeId
