@@ -259,7 +259,7 @@ class JobState(msgspec.Struct, frozen=True, gc=False):
     expected_ns: int = 0  # how long the work takes; 0: as long as the last time
     done: int = 0  # parts that are done in the present run …
     parts: int = 0  # … of so many
-    on_demand: bool = False  # a person waits for it: highest weight, and not paced
+    on_demand: bool = False  # an operator waits for it: highest weight, and not paced
 
 
 class PlanScope(NamedTuple):

@@ -1,7 +1,7 @@
 """Which dead attempts and removable plans are to be rolled back now, and which are left alone.
 
-A cleaning asks for all of them, a person for one, and the planner for those that keep blocks from
-compaction too long. The entry says what it presumes, and the fold checks it (S6).
+A cleaning asks for all of them, an operator for one, and the planner for those that keep blocks
+from compaction too long. The entry says what it presumes, and the fold checks it (S6).
 """
 
 from __future__ import annotations

@@ -400,7 +400,7 @@ def why_kept(store: ObjectStore, written: WrittenObjects) -> str:
     """Why unlisted objects of a block stay all the same; '' when nobody can miss them.
 
     Without a manifest its task never finished. With one, adoption would have taken the block if it
-    could, unless it was written too late; so one that is damaged is for a person to look at.
+    could, unless it was written too late; so one that is damaged is for an operator to look at.
     """
     first = written.objects[0]
     one = candidate(first)
