@@ -140,7 +140,7 @@ async def lost_leadership(*_: object, **__: object) -> Head:
 
 
 async def leads_again(service: MetastoreService) -> None:
-    """Orders are taken again; this one changes nothing."""
+    """Commands are repeated; this one changes nothing."""
     async with asyncio.timeout(60):
         while True:
             try:

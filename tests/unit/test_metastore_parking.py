@@ -221,7 +221,7 @@ def test_a_parked_plan_does_not_return_into_a_full_schedule() -> None:
     assert leader_term.put([PlanRequeued(plan)]) == [Refused(Refusal.TOO_MANY, plan)]
 
 
-# ── an operator's orders ───────────────────────────────────────────────────────────────────────
+# ── an operator's commands ───────────────────────────────────────────────────────────────────────
 
 
 def requeue(leader_term: LeaderDecisions, plan: PlanId) -> object:

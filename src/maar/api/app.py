@@ -16,36 +16,36 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from maar.api.admin.admin import Admin, Disks, Processes, View, no_disks, no_processes
-from maar.api.admin.deletions import Deletions, DeletionWish
+from maar.api.admin.deletions import DeletionBody, Deletions
 from maar.api.admin.execution import (
     RESULT_BYTES_MAX,
-    CleanWish,
+    CleanBody,
     Completion,
-    Doomed,
+    ConfirmBody,
     Failure,
-    GrantWish,
+    GrantBody,
     HeldLease,
     PartDone,
-    PlanOrder,
-    PlanOrders,
-    RollbackOrder,
-    RunWish,
+    PlanCommands,
+    RollbackBody,
+    RunNowBody,
+    ScheduleBody,
 )
 from maar.api.admin.operator_commands import (
+    CommandEndpoint,
     Exclusion,
     Limit,
+    LoseBody,
     Nothing,
-    Order,
-    Orders,
+    OperatorCommands,
     Pause,
     Period,
-    Surrender,
     WriterRemoval,
 )
 from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
-from maar.api.admin.repairs import RepairOrders, RepairWish
-from maar.api.admin.schedule import JobPattern, PolicyWish, ScheduleRoutes, ScheduleWish
+from maar.api.admin.repairs import RepairBody, RepairCommands
+from maar.api.admin.schedule import JobPattern, JobScheduleBody, PolicyBody, ScheduleRoutes
 from maar.api.admin.stores import DAMAGE_BYTES_MAX, StoreRemoval, StoreView, UnreadCopies
 from maar.api.errors import FAULT, ServerFault, json_error
 from maar.api.guard import OurNames, RequestGuard
@@ -129,11 +129,11 @@ def build_app(
                     asked.disks,
                 ),
             ),
-            *_order_routes(guard, Orders(asked.metastore)),
-            *_execution_routes(guard, PlanOrders(asked.metastore, asked.store, asked.addresses)),
+            *_command_routes(guard, OperatorCommands(asked.metastore)),
+            *_execution_routes(guard, PlanCommands(asked.metastore, asked.store, asked.addresses)),
             *_deletion_routes(guard, Deletions(guard, asked.metastore)),
             *_schedule_routes(guard, ScheduleRoutes(guard, asked.metastore)),
-            *_repair_routes(guard, RepairOrders(guard, asked.metastore)),
+            *_repair_routes(guard, RepairCommands(guard, asked.metastore)),
             _placement_route(guard, PlacementView(asked.metastore, asked.placed)),
             *_store_routes(guard, StoreView(guard, asked.metastore)),
             Route("/", pages.page),
@@ -213,51 +213,69 @@ def _placement_route(guard: RequestGuard, view: PlacementView) -> Route:
     return Route(path, View(guard, path, view.placement), methods=["GET"])
 
 
-def _order_routes(guard: RequestGuard, orders: Orders) -> list[Route]:
+def _command_routes(guard: RequestGuard, commands: OperatorCommands) -> list[Route]:
     requeue, exclude = "/api/v1/plans/{id}/requeue", "/api/v1/plans/{id}/exclude"
     limit, retention = "/api/v1/plans/limit", "/api/v1/retention/{tenant}"
     hold, release, undo = (f"/api/v1/retention/{verb}" for verb in ("hold", "release", "undo"))
     retry = "/api/v1/dead-letters/{id:path}/retry"
     remove, lose = "/api/v1/ring/remove", "/api/v1/blocks/{id}/lose"
     return [
-        Route(requeue, Order(guard, requeue, Nothing, orders.requeue), methods=["POST"]),
-        Route(exclude, Order(guard, exclude, Exclusion, orders.exclude), methods=["POST"]),
-        Route(lose, Order(guard, lose, Surrender, orders.lose), methods=["POST"]),
-        Route(limit, Order(guard, limit, Limit, orders.limit), methods=["POST"]),
-        Route(retention, Order(guard, retention, Period, orders.retention), methods=["PUT"]),
-        Route(hold, Order(guard, hold, Pause, orders.hold_retention), methods=["POST"]),
-        Route(release, Order(guard, release, Nothing, orders.release_retention), methods=["POST"]),
-        Route(undo, Order(guard, undo, Pause, orders.undo_retention), methods=["POST"]),
-        Route(retry, Order(guard, retry, Nothing, orders.retry_letter), methods=["POST"]),
-        Route(remove, Order(guard, remove, WriterRemoval, orders.remove_writer), methods=["POST"]),
+        Route(
+            requeue, CommandEndpoint(guard, requeue, Nothing, commands.requeue), methods=["POST"]
+        ),
+        Route(
+            exclude, CommandEndpoint(guard, exclude, Exclusion, commands.exclude), methods=["POST"]
+        ),
+        Route(lose, CommandEndpoint(guard, lose, LoseBody, commands.lose), methods=["POST"]),
+        Route(limit, CommandEndpoint(guard, limit, Limit, commands.limit), methods=["POST"]),
+        Route(
+            retention,
+            CommandEndpoint(guard, retention, Period, commands.retention),
+            methods=["PUT"],
+        ),
+        Route(hold, CommandEndpoint(guard, hold, Pause, commands.hold_retention), methods=["POST"]),
+        Route(
+            release,
+            CommandEndpoint(guard, release, Nothing, commands.release_retention),
+            methods=["POST"],
+        ),
+        Route(undo, CommandEndpoint(guard, undo, Pause, commands.undo_retention), methods=["POST"]),
+        Route(
+            retry, CommandEndpoint(guard, retry, Nothing, commands.retry_letter), methods=["POST"]
+        ),
+        Route(
+            remove,
+            CommandEndpoint(guard, remove, WriterRemoval, commands.remove_writer),
+            methods=["POST"],
+        ),
     ]
 
 
-def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
+def _execution_routes(guard: RequestGuard, commands: PlanCommands) -> list[Route]:
     """Plans that anybody may schedule, execute and roll back."""
     plans, plan, executor = "/api/v1/plans", "/api/v1/plans/{id}", "/api/v1/executor"
-    posts: dict[str, Order[Any]] = {
-        path: Order(guard, path, kind, carry_out)
+    posts: dict[str, CommandEndpoint[Any]] = {
+        path: CommandEndpoint(guard, path, kind, carry_out)
         for path, kind, carry_out in (
-            (plans, PlanOrder, orders.schedule),
-            (f"{plan}/grant", GrantWish, orders.grant),
-            (f"{plan}/run-now", RunWish, orders.run_now),
-            (f"{plan}/renew", HeldLease, orders.renew),
-            (f"{plan}/start", HeldLease, orders.start),
-            (f"{plan}/fail", Failure, orders.fail),
-            (f"{plan}/rollback", RollbackOrder, orders.roll_back),
-            ("/api/v1/clean", CleanWish, orders.clean),
+            (plans, ScheduleBody, commands.schedule),
+            (f"{plan}/grant", GrantBody, commands.grant),
+            (f"{plan}/run-now", RunNowBody, commands.run_now),
+            (f"{plan}/renew", HeldLease, commands.renew),
+            (f"{plan}/start", HeldLease, commands.start),
+            (f"{plan}/fail", Failure, commands.fail),
+            (f"{plan}/rollback", RollbackBody, commands.roll_back),
+            ("/api/v1/clean", CleanBody, commands.clean),
         )
     }
     for name, kind, carry_out in (
-        ("complete", Completion, orders.complete),
-        ("confirm", Doomed, orders.confirm),
-        ("part", PartDone, orders.commit_part),
+        ("complete", Completion, commands.complete),
+        ("confirm", ConfirmBody, commands.confirm),
+        ("part", PartDone, commands.commit_part),
     ):
         path = f"{plan}/{name}"
-        posts[path] = Order(guard, path, kind, carry_out, bytes_max=RESULT_BYTES_MAX)
+        posts[path] = CommandEndpoint(guard, path, kind, carry_out, bytes_max=RESULT_BYTES_MAX)
     return [
-        Route(executor, View(guard, executor, orders.executor), methods=["GET"]),
+        Route(executor, View(guard, executor, commands.executor), methods=["GET"]),
         *(Route(path, order, methods=["POST"]) for path, order in posts.items()),
     ]
 
@@ -265,19 +283,19 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
 def _store_routes(guard: RequestGuard, view: StoreView) -> list[Route]:
     path, remove = "/api/v1/stores", "/api/v1/stores/{name}/remove"
     damage = "/api/v1/stores/damage"
-    hear = Order(guard, damage, UnreadCopies, view.hear, bytes_max=DAMAGE_BYTES_MAX)
+    hear = CommandEndpoint(guard, damage, UnreadCopies, view.hear, bytes_max=DAMAGE_BYTES_MAX)
     return [
         Route(damage, hear, methods=["POST"]),
         Route(path, View(guard, path, view.stores), methods=["GET"]),
-        Route(remove, Order(guard, remove, StoreRemoval, view.remove), methods=["POST"]),
+        Route(remove, CommandEndpoint(guard, remove, StoreRemoval, view.remove), methods=["POST"]),
     ]
 
 
-def _repair_routes(guard: RequestGuard, repairs: RepairOrders) -> list[Route]:
+def _repair_routes(guard: RequestGuard, repairs: RepairCommands) -> list[Route]:
     path, asked = "/api/v1/repairs", "/api/v1/repairs/asked"
     return [
         Route(path, View(guard, path, repairs.status), methods=["GET"]),
-        Route(path, Order(guard, path, RepairWish, repairs.ask), methods=["POST"]),
+        Route(path, CommandEndpoint(guard, path, RepairBody, repairs.ask), methods=["POST"]),
         Route(asked, View(guard, asked, repairs.last_asked), methods=["GET"]),
     ]
 
@@ -286,7 +304,7 @@ def _deletion_routes(guard: RequestGuard, deletions: Deletions) -> list[Route]:
     path = "/api/v1/deletions"
     return [
         Route(path, View(guard, path, deletions.pending), methods=["GET"]),
-        Route(path, Order(guard, path, DeletionWish, deletions.delete), methods=["POST"]),
+        Route(path, CommandEndpoint(guard, path, DeletionBody, deletions.delete), methods=["POST"]),
     ]
 
 
@@ -299,13 +317,13 @@ def _schedule_routes(guard: RequestGuard, schedule: ScheduleRoutes) -> list[Rout
         f"{policies}/test": schedule.test,
         alarms: schedule.alarms,
     }
-    orders: dict[str, Order[Any]] = {
-        path: Order(guard, path, kind, carry_out)
+    commands: dict[str, CommandEndpoint[Any]] = {
+        path: CommandEndpoint(guard, path, kind, carry_out)
         for path, kind, carry_out in (
             (f"{jobs}/remove", JobPattern, schedule.remove),
-            (f"{jobs}/pause", PolicyWish, schedule.pause),
+            (f"{jobs}/pause", PolicyBody, schedule.pause),
             (f"{jobs}/resume", JobPattern, schedule.resume),
-            (policies, PolicyWish, schedule.add),
+            (policies, PolicyBody, schedule.add),
             (f"{policies}/{{id}}/remove", Nothing, schedule.remove_policy),
         )
     }
@@ -314,8 +332,8 @@ def _schedule_routes(guard: RequestGuard, schedule: ScheduleRoutes) -> list[Rout
             Route(path, View(guard, path, answer), methods=["GET"])
             for path, answer in views.items()
         ),
-        Route(jobs, Order(guard, jobs, ScheduleWish, schedule.set), methods=["PUT"]),
-        *(Route(path, order, methods=["POST"]) for path, order in orders.items()),
+        Route(jobs, CommandEndpoint(guard, jobs, JobScheduleBody, schedule.set), methods=["PUT"]),
+        *(Route(path, order, methods=["POST"]) for path, order in commands.items()),
     ]
 
 

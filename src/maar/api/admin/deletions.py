@@ -22,7 +22,7 @@ MS_NS = 1_000_000
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=EVER_NS // MS_NS)]
 
 
-class DeletionWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeletionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be deleted; all services of a tenant only when that is said."""
 
     service: str = ""
@@ -39,7 +39,7 @@ class Deletions:
         self._guard = guard
         self._metastore = metastore
 
-    async def delete(self, request: Request, asked: DeletionWish) -> Any:
+    async def delete(self, request: Request, asked: DeletionBody) -> Any:
         if bool(asked.service) == asked.all_services:
             raise InvalidInput("name a service, or say all_services", reason="request")
         tenant = tenant_id(asked.tenant) if asked.tenant else self._guard.tenant(request.scope)

@@ -68,7 +68,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 
 
-class PlanOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A plan to schedule; what its kind does not go by is left out."""
 
     kind: Name
@@ -79,7 +79,7 @@ class PlanOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_id: str = ""
 
 
-class GrantWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GrantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who wants to execute a plan: a name of its own for each process, since whoever asks again
     under the same name gets the same lease.
     """
@@ -108,7 +108,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plan_at_fault: bool = True
 
 
-class RunWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunNowBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The plan's own id says it all."""
 
 
@@ -120,18 +120,18 @@ class PartDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     empty: tuple[tuple[int, int], ...] = ()  # ranges without blocks, which are done with it
 
 
-class RollbackOrder(msgspec.Struct, frozen=True):
+class RollbackBody(msgspec.Struct, frozen=True):
     """The plan's own id says it all; what else comes with it, such as a token, does not matter."""
 
 
-class Doomed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConfirmBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Objects that a rollback is about to delete."""
 
     token: str
     keys: Annotated[tuple[str, ...], msgspec.Meta(max_length=KEYS_MAX)]
 
 
-class CleanWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CleanBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A cleaning; with plan and token, the first step of one that the caller holds."""
 
     dry_run: bool = False
@@ -148,7 +148,7 @@ def _store(place: StorePlace) -> dict[str, Any]:
     return {**told, "region": place.region, "zones": place.zones}
 
 
-class PlanOrders:
+class PlanCommands:
     """Thin wrappers over the plan board, which decides."""
 
     def __init__(
@@ -175,7 +175,7 @@ class PlanOrders:
 
     # ── schedule ───────────────────────────────────────────────────────────────────────────────
 
-    async def schedule(self, _request: Request, asked: PlanOrder) -> Any:
+    async def schedule(self, _request: Request, asked: ScheduleBody) -> Any:
         found = await self._metastore.call(
             SchedulePlan(
                 PlanKind(asked.kind),
@@ -198,7 +198,7 @@ class PlanOrders:
 
     # ── execute: the lease protocol ────────────────────────────────────────────────────────────
 
-    async def grant(self, request: Request, asked: GrantWish) -> Any:
+    async def grant(self, request: Request, asked: GrantBody) -> Any:
         plan = _plan(request)
         kinds = tuple(map(PlanKind, asked.kinds))
         wish = PollRequest(
@@ -219,7 +219,7 @@ class PlanOrders:
             "plan": plain(leased),
         }
 
-    async def run_now(self, request: Request, _asked: RunWish) -> Any:
+    async def run_now(self, request: Request, _asked: RunNowBody) -> Any:
         """Asks a worker: the next one with room that carries out such plans gets it."""
         found = await self._metastore.call(RunPlanNow(_plan(request)))
         return _outcome(refusal_of(found))
@@ -271,7 +271,7 @@ class PlanOrders:
 
     # ── roll back and clean ────────────────────────────────────────────────────────────────────
 
-    async def roll_back(self, request: Request, _asked: RollbackOrder) -> Any:
+    async def roll_back(self, request: Request, _asked: RollbackBody) -> Any:
         """Schedules it; whoever is granted the rollback carries it out, or the cleaner does."""
         plan = _plan(request)
         try:
@@ -284,7 +284,7 @@ class PlanOrders:
             return _refusal(409, f"somebody executes plan {plan} under a live lease", told)
         return told
 
-    async def confirm(self, request: Request, asked: Doomed) -> Any:
+    async def confirm(self, request: Request, asked: ConfirmBody) -> Any:
         plan, token = _plan(request), FencingToken.parse(asked.token)
         try:
             keys = await self._metastore.call(ConfirmDeletes(plan, token, asked.keys))
@@ -292,7 +292,7 @@ class PlanOrders:
             return _lost_lease(plan, str(error))
         return {"plan": str(plan), "token": str(token), "keys": list(keys)}
 
-    async def clean(self, _request: Request, asked: CleanWish) -> Any:
+    async def clean(self, _request: Request, asked: CleanBody) -> Any:
         if asked.schedule_only and asked.rollbacks_only:
             raise InvalidInput("schedule_only and rollbacks_only leave nothing", reason="request")
         if asked.plan:
@@ -307,7 +307,7 @@ class PlanOrders:
             return await self._clean_answer(step, asked)
         return await self._schedule_rollbacks(asked)
 
-    async def _schedule_rollbacks(self, asked: CleanWish) -> Any:
+    async def _schedule_rollbacks(self, asked: CleanBody) -> Any:
         """The first step, under the lease of a cleaning of our own; the rollbacks are plans that
         the resident cleaner carries out, or whoever else is granted them.
         """
@@ -335,7 +335,7 @@ class PlanOrders:
         assert made.plan is not None
         return await self._metastore.call(PollRequest(worker, 1, execute=made.plan))
 
-    async def _answer_of_another(self, outcome: PlanOutcome, asked: CleanWish) -> Any:
+    async def _answer_of_another(self, outcome: PlanOutcome, asked: CleanBody) -> Any:
         """Another cleaning has it; what is pending already can be executed all the same."""
         step = await self._metastore.call(ScheduleRollbacks(None, None))
         step = msgspec.structs.replace(step, scheduled=())
@@ -348,10 +348,10 @@ class PlanOrders:
             return told
         return _refusal(_status(outcome), outcome.why, told)
 
-    async def _clean_answer(self, step: CleanStep, asked: CleanWish) -> dict[str, Any]:
+    async def _clean_answer(self, step: CleanStep, asked: CleanBody) -> dict[str, Any]:
         return _clean_answer(step, asked, await self._orphans(asked))
 
-    async def _orphans(self, asked: CleanWish) -> FoundOrphans:
+    async def _orphans(self, asked: CleanBody) -> FoundOrphans:
         """A whole cleaning sweeps them too; else they are only counted."""
         if not asked.orphans:
             return FoundOrphans(0, 0, (), False)
@@ -376,7 +376,7 @@ def _plan(request: Request) -> PlanId:
     return PlanId.parse(request.path_params["id"])
 
 
-def _clean_answer(step: CleanStep, asked: CleanWish, orphans: FoundOrphans) -> dict[str, Any]:
+def _clean_answer(step: CleanStep, asked: CleanBody, orphans: FoundOrphans) -> dict[str, Any]:
     """A dry run says what would be; rollbacks that are not made yet have no id."""
     scheduled = () if asked.rollbacks_only else step.scheduled
     would = (*step.pending, *scheduled) if asked.dry_run and not asked.schedule_only else ()
@@ -394,7 +394,7 @@ def _clean_answer(step: CleanStep, asked: CleanWish, orphans: FoundOrphans) -> d
     }
 
 
-def _ref(each: RollbackRef, asked: CleanWish) -> dict[str, Any]:
+def _ref(each: RollbackRef, asked: CleanBody) -> dict[str, Any]:
     made = each.rollback.index > 0 or not asked.dry_run
     return {"rollback": str(each.rollback) if made else None, "target": str(each.target)}
 

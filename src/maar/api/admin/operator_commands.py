@@ -62,7 +62,7 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     period_s: Seconds | None
 
 
-class Surrender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A block to give up; with force also one that is intact."""
 
     reason: str = ""
@@ -83,10 +83,10 @@ class WriterRemoval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zone: str = ""
 
 
-Asked = TypeVar("Asked", bound=msgspec.Struct)
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
-class Order(Endpoint, Generic[Asked]):
+class CommandEndpoint(Endpoint, Generic[Body]):
     """A route that changes something.
 
     Its body has to say that it is JSON: a page of another site cannot send that without asking
@@ -97,8 +97,8 @@ class Order(Endpoint, Generic[Asked]):
         self,
         guard: RequestGuard,
         route: str,
-        kind: type[Asked],
-        carry_out: Callable[[Request, Asked], Awaitable[Any]],
+        kind: type[Body],
+        carry_out: Callable[[Request, Body], Awaitable[Any]],
         *,
         bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
@@ -125,7 +125,7 @@ class Order(Endpoint, Generic[Asked]):
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
 
-class Orders:
+class OperatorCommands:
     def __init__(self, metastore: Caller[Operator]) -> None:
         self._metastore = metastore
 
@@ -137,7 +137,7 @@ class Orders:
             raise InvalidInput("a reason is required: it is shown with the plan", reason="request")
         return plain(await self._metastore.call(ExcludePlan(_plan(request), asked.reason)))
 
-    async def lose(self, request: Request, asked: Surrender) -> Any:
+    async def lose(self, request: Request, asked: LoseBody) -> Any:
         block = BlockId(request.path_params["id"])
         loss = await self._metastore.call(LoseBlock(block, asked.reason, asked.force))
         return plain(loss)

@@ -20,7 +20,7 @@ from maar.ports.operator.repairs import AskRepair, GetAskedRepair, ListRepairs, 
 from maar.services.repair.rules import REPAIR
 
 
-class RepairWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RepairBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A repair of a tenant, now; or an end of one that goes on."""
 
     tenant: str = ""  # else the one of the request
@@ -29,12 +29,12 @@ class RepairWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cancel: bool = False
 
 
-class RepairOrders:
+class RepairCommands:
     def __init__(self, guard: RequestGuard, metastore: Caller[Metastore]) -> None:
         self._guard = guard
         self._metastore = metastore
 
-    async def ask(self, request: Request, asked: RepairWish) -> Any:
+    async def ask(self, request: Request, asked: RepairBody) -> Any:
         tenant = tenant_id(asked.tenant) if asked.tenant else self._guard.tenant(request.scope)
         job = JobId(tenant, REPAIR, asked.type)
         call = AskRepair(job, wanted=not asked.cancel, dry_run=asked.dry_run)

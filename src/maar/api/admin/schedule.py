@@ -57,7 +57,7 @@ class JobPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return pattern(self.tenant, self.kind, self.type)
 
 
-class ScheduleWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is set for the jobs of a pattern; what is left out is left as it is."""
 
     tenant: str = "*"
@@ -77,7 +77,7 @@ class ScheduleWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ScheduleEntry(**msgspec.structs.asdict(self)).rule()
 
 
-class PolicyWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PolicyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When the jobs of a pattern do not run; from 00:00 to 00:00: never."""
 
     tenant: str = "*"
@@ -120,7 +120,7 @@ class ScheduleRoutes:
         sentences = await self._metastore.call(ExplainJob(job))
         return JSONResponse({**_parts(job), "sentences": list(sentences)})
 
-    async def set(self, _request: Request, asked: ScheduleWish) -> Any:
+    async def set(self, _request: Request, asked: JobScheduleBody) -> Any:
         rule = asked.rule()
         await self._metastore.call(SetSchedule(rule))
         return rule_text(rule)
@@ -129,7 +129,7 @@ class ScheduleRoutes:
         await self._metastore.call(RemoveSchedule(asked.jobs))
         return _parts(asked.jobs)
 
-    async def pause(self, _request: Request, asked: PolicyWish) -> Any:
+    async def pause(self, _request: Request, asked: PolicyBody) -> Any:
         paused = msgspec.structs.replace(asked, start="00:00", end="00:00", zone="UTC")
         return policy_text(await self._metastore.call(AddRunPolicy(paused.policy())))
 
@@ -149,7 +149,7 @@ class ScheduleRoutes:
         found = await self._metastore.call(ListRunPolicies())
         return JSONResponse({"policies": [policy_text(policy) for policy in found]})
 
-    async def add(self, _request: Request, asked: PolicyWish) -> Any:
+    async def add(self, _request: Request, asked: PolicyBody) -> Any:
         return policy_text(await self._metastore.call(AddRunPolicy(asked.policy())))
 
     async def remove_policy(self, request: Request, _asked: Any) -> Any:

@@ -77,7 +77,7 @@ class StoreKeeper:
         self._first_was_wiped = first_was_wiped
         self._threads = Threads(THREADS, "stores", when_closed=NotLeading)
         self._marking = Threads(STORES_MAX, "mark", when_closed=NotLeading)  # one for each store
-        self._loop = Loop(self.step, failed="stores not kept", log=log_, every_s=timing.clean_s)
+        self._loop = Loop(self.step, failed="stores not checked", log=log_, every_s=timing.clean_s)
         self._trouble: dict[StoreName, str] = {}  # a sentence for each store that has some
         self._walks: dict[StoreName, Iterator[BlockMeta]] = {}  # of stores that leave
         self._drained: set[StoreName] = set()
