@@ -1,12 +1,13 @@
 """The house in numbers: files, lines, and what one push, query and compaction run through.
 
-    python tools/house.py [--tree DIR] [--no-trace]
+    python tools/house.py [--tree DIR] [--no-trace | --list]
 
 Run it on two revisions to compare them (`--tree` names another checkout, which is run with this
 one's packages). The ways are traced, not guessed: a real `maar serve` runs with a profiling hook in
 each of its processes, and what is called while one profile is pushed, asked for and compacted
 counts, less what the server calls anyway while nobody asks anything. Each way is gone several
-times, and what was not called every time was a background task that happened to be due.
+times, and what was not called every time was a background task that happened to be due. `--list`
+also prints what each way runs through, file by file.
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--tree", type=Path, default=HERE.parent)
     asked.add_argument("--no-trace", action="store_true")
+    asked.add_argument("--list", action="store_true")
     options = asked.parse_args()
     tree = options.tree.resolve()
     _sizes(tree)
     if not options.no_trace:
-        _ways(tree)
+        _ways(tree, listed=options.list)
 
 
 def _sizes(tree: Path) -> None:
@@ -104,7 +106,7 @@ def participles(file: Path) -> list[str]:
     ]
 
 
-def _ways(tree: Path) -> None:
+def _ways(tree: Path, *, listed: bool) -> None:
     with tempfile.TemporaryDirectory() as place:
         trace = Path(place) / "trace"
         trace.mkdir()
@@ -135,8 +137,13 @@ def _ways(tree: Path) -> None:
             called = set.intersection(*rounds) - anyway
             if way == "compaction":
                 called -= _functions_in(trace, "watched")
-            files = {line.split(":")[0] for line in called}
+            files: dict[str, list[str]] = {}
+            for line in sorted(called):
+                file, _, function = line.partition(":")
+                files.setdefault(file, []).append(function)
             print(f"one {way}: {len(called)} functions in {len(files)} files")
+            for file, functions in files.items() if listed else ():
+                print(f"  {file}: {', '.join(functions)}")
 
 
 @contextlib.contextmanager
