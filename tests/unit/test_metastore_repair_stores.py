@@ -234,7 +234,7 @@ class TestAgainstTheRest:
         (told,) = views.status(lake.state, tenant="", at=now_of(lake)).lost
         (alarm,) = every_alarm(lake.state)
         assert (alarm.id.tenant, alarm.level) == (TENANT, AlarmLevel.ERROR)
-        assert f"no copy is whole of 1 block of {TENANT} ({meta.id})" in alarm.note
+        assert f"1 block of {TENANT} without a whole copy ({meta.id})" in alarm.note
         assert (told.block, told.what) == (meta.id, "in main: is missing")
         assert meta.id in lake.state.blocks
         commit(lake, plan, RangeResult(tokens=tokens, checked=1))

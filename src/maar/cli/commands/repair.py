@@ -124,7 +124,7 @@ def status(tenant: str, as_json: bool, server: str) -> None:
     else:
         say("no tenant has blocks")
     for each in found["lost"]:
-        say(f"no copy is whole of block {each['block']} of {each['tenant']}: {each['what']}")
+        say(f"block {each['block']} of {each['tenant']} has no whole copy: {each['what']}")
 
 
 def _work_left(job: Json) -> str:

@@ -461,7 +461,7 @@ class LeaderTerm:
         self._metrics.count(effects, self.leader.state)
         for effect in effects:
             if isinstance(effect, CopiesLost):
-                log_.error("every copy is missing or damaged blocks=%s", ",".join(effect.blocks))
+                log_.error("blocks without a whole copy blocks=%s", ",".join(effect.blocks))
             log_.debug("entry applied index=%d effect=%s", self.leader.state.index, effect)
         return effects
 

@@ -37,7 +37,7 @@ def _loss_alarms(state: MetaState) -> Iterator[Alarm]:
     for tenant, blocks in sorted(found.items()):
         more = ", …" if len(blocks) > NAMED_MAX else ""
         note = (
-            f"no copy is whole of {count_text(len(blocks), 'block')} of {tenant} "
+            f"{count_text(len(blocks), 'block')} of {tenant} without a whole copy "
             f"({', '.join(islice(blocks, NAMED_MAX))}{more}): see maar repair status"
         )
         job = JobId(tenant, REPAIR, RepairType.VNODE)
