@@ -27,7 +27,7 @@ from support.metastore.executing import (
     rollbacks_of,
     schedule,
 )
-from support.metastore.replicas_world import Member, ReplicatedWorld
+from support.metastore.replicas_world import ReplicatedWorld, WorldReplica
 
 pytestmark = pytest.mark.component
 
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     clock: Clock
 
 
-def executor(world: ReplicatedWorld, member: Member, tmp_path: Path, name: str) -> Executor:
+def executor(world: ReplicatedWorld, member: WorldReplica, tmp_path: Path, name: str) -> Executor:
     return Executor(member.service, Place(world.store, member.clock), tmp_path, name)
 
 

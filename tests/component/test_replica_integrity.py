@@ -27,7 +27,7 @@ from support.lake.fold_and_store import with_time
 from support.metastore.fold import DAY_START_NS, TENANT, segment
 from support.metastore.next_version import NEXT, NEXT_VERSION, drop_entries
 from support.metastore.replica_steps import follower_of, term_of
-from support.metastore.replicas_world import PATIENCE_S, Member, ReplicatedWorld
+from support.metastore.replicas_world import PATIENCE_S, ReplicatedWorld, WorldReplica
 from support.metastore.world import PATIENT
 
 pytestmark = pytest.mark.component
@@ -36,11 +36,11 @@ RANGE = TimeRange(DAY_START_NS, DAY_START_NS + 10**6 * SECOND_NS)
 YEAR_NS = 365 * DAY_NS
 
 
-def state_of(member: Member) -> MetaState:
+def state_of(member: WorldReplica) -> MetaState:
     return follower_of(member).state
 
 
-def flip(member: Member) -> None:
+def flip(member: WorldReplica) -> None:
     """A bit of memory, in what no entry puts right again."""
     state_of(member).tally.profiles_added ^= 1 << 20
 
@@ -90,16 +90,16 @@ def hashes(world: ReplicatedWorld) -> list[StateHashed]:
     return [e.entry for e in world.entries() if isinstance(e.entry, StateHashed)]
 
 
-def standing(member: Member) -> str:
+def standing(member: WorldReplica) -> str:
     return member.service.standing().standing
 
 
-def heard(leader: Member) -> list[str]:
+def heard(leader: WorldReplica) -> list[str]:
     """What the leader shows of its replicas."""
     return [one.standing for one in leader.service.peers.replicas()]
 
 
-async def answers(member: Member) -> bool:
+async def answers(member: WorldReplica) -> bool:
     try:
         await member.service.view(ViewRequest(TENANT, RANGE, "checkout"))
     except Unavailable:
@@ -291,7 +291,7 @@ def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again(
 # ── an upgrade ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def append_of_next_version(leader: Member) -> None:
+async def append_of_next_version(leader: WorldReplica) -> None:
     """What only the next program appends, and only when all can read it."""
     await term_of(leader).append(lambda state, _: drop_entries(state))
 
@@ -305,7 +305,7 @@ def test_an_old_and_a_new_replica_go_through_an_upgrade_together() -> None:
     world = ReplicatedWorld(editions=(NEWEST, NEXT))
     old, new = world.members
 
-    async def lead(member: Member) -> None:
+    async def lead(member: WorldReplica) -> None:
         while await world.leader() is not member:
             world.shared.depose()
             await asyncio.sleep(0.01)
@@ -411,5 +411,5 @@ def test_a_leader_whose_clock_is_a_year_ahead_of_the_others_expires_nothing() ->
     run_virtually(test())
 
 
-def told(member: Member) -> str:
+def told(member: WorldReplica) -> str:
     return trust.refusal(member.service.peers.clocks())

@@ -17,7 +17,7 @@ from maar.ports.metastore.log import Head, Term
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import segment
 from support.metastore.replica_steps import term_of, world
-from support.metastore.replicas_world import BRISK, Member, ReplicatedWorld
+from support.metastore.replicas_world import BRISK, ReplicatedWorld, WorldReplica
 
 __all__ = ["world"]
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.component
 def test_background_tasks_begin_with_a_term_and_have_ended_before_the_replica_follows_again(
     world: ReplicatedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running: list[Member] = []
+    running: list[WorldReplica] = []
     begun = 0
 
     async def forever(cleaner: Cleaner) -> None:
@@ -62,7 +62,7 @@ def test_background_tasks_begin_with_a_term_and_have_ended_before_the_replica_fo
     run_virtually(test())
 
 
-def cleaner_of(member: Member) -> Cleaner | None:
+def cleaner_of(member: WorldReplica) -> Cleaner | None:
     return member.service.leader_term.cleaner if member.service.leader_term else None
 
 
@@ -98,7 +98,7 @@ def test_a_log_that_stays_full_does_not_make_one_snapshot_after_the_other(
 
     monkeypatch.setattr(world, "snapshot", counted)
 
-    async def refused(leader: Member) -> None:
+    async def refused(leader: WorldReplica) -> None:
         """Once more there was no room, and the snapshots' own loop has come round after it."""
         now = await leader.service.now()
         with pytest.raises(StoreFull):

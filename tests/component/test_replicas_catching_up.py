@@ -15,14 +15,14 @@ from maar.model.ids import BlockId
 from maar.model.time import SECOND_NS
 from support.clock.virtual_time import run_virtually
 from support.metastore.replica_steps import add, follower_of, same_states, view, world
-from support.metastore.replicas_world import Member, ReplicatedWorld
+from support.metastore.replicas_world import ReplicatedWorld, WorldReplica
 
 __all__ = ["world"]
 
 pytestmark = pytest.mark.component
 
 
-async def truncated_twice(leader: Member) -> set[BlockId]:
+async def truncated_twice(leader: WorldReplica) -> set[BlockId]:
     seen = {meta.id for meta in await add(leader.service, 1, 2, 3)}
     await leader.service.snapshot()
     seen |= {meta.id for meta in await add(leader.service, 4)}

@@ -21,7 +21,7 @@ from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import segment
 from support.metastore.replica_steps import W1, add, same_states, term_of, view, world
-from support.metastore.replicas_world import BRISK, Member, ReplicatedWorld
+from support.metastore.replicas_world import BRISK, ReplicatedWorld, WorldReplica
 
 __all__ = ["world"]
 
@@ -171,7 +171,7 @@ def test_a_leader_cut_off_from_the_log_during_an_append_resigns_and_says_so(
     run_virtually(test())
 
 
-def away(member: Member) -> object:
+def away(member: WorldReplica) -> object:
     """An append that is lost on its way, and with it the line to the log."""
 
     async def append(*_: object, **__: object) -> Head:

@@ -23,7 +23,7 @@ from maar.ports.writer.registrar import AddBlocks
 from maar.ports.writer.segment_writer import PushProfiles
 from support.clock.virtual_time import until
 from support.http.memory_metastore import MemoryMetastore
-from support.http.pushed import MemoryStore
+from support.http.pushed import FailingStore
 from support.network.ports import free_port
 from support.segment.writer_in_memory import ONE, raw_profile
 
@@ -113,7 +113,7 @@ def told(story: Callable[[], Awaitable[None]]) -> None:
 def test_a_drain_loses_no_push_and_refuses_the_late_ones_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Slow(MemoryStore):
+    class Slow(FailingStore):
         """The last flush takes long enough that pushes come meanwhile."""
 
         def create(self, key: str, body: bytes) -> None:

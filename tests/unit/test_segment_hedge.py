@@ -13,7 +13,7 @@ from maar.model.ids import Shard
 from maar.segment.settings import SegmentSettings
 from maar.segment.uploads import hedge
 from support.clock.virtual_time import Gate, until
-from support.http.pushed import MemoryStore, run
+from support.http.pushed import FailingStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
 
 SECOND = 1_000_000_000
@@ -88,7 +88,7 @@ def test_a_first_create_that_ends_first_makes_the_second_the_same_object() -> No
             else:
                 self.entered = 1
                 hedge_is_under_way.wait()
-                MemoryStore.create(self, key, body)
+                FailingStore.create(self, key, body)
 
     store = FirstSlow(lambda number: number == 2)
 

@@ -21,7 +21,7 @@ from maar.model.ids import HOME, Shard, block_time_ns
 from maar.segment.pace import Arrivals
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import until
-from support.http.pushed import MemoryStore, run
+from support.http.pushed import FailingStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
 
 
@@ -109,7 +109,7 @@ def test_a_store_that_falters_is_asked_again(failure: MaarError) -> None:
 
 
 def test_a_create_whose_outcome_was_unknown_and_that_happened_is_not_repeated() -> None:
-    class Forgetful(MemoryStore):
+    class Forgetful(FailingStore):
         """Stores the first object and does not say so."""
 
         def create(self, key: str, body: bytes) -> None:
@@ -127,7 +127,7 @@ def test_a_create_whose_outcome_was_unknown_and_that_happened_is_not_repeated() 
 
 
 def test_a_key_that_somebody_else_took_is_never_acknowledged() -> None:
-    class Squatted(MemoryStore):
+    class Squatted(FailingStore):
         def create(self, key: str, body: bytes) -> None:
             self.objects.setdefault(key, b"not ours")
             super().create(key, body)

@@ -17,7 +17,7 @@ from maar.segment.memory import held_bytes
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import LoopClock, until
 from support.http.memory_metastore import MemoryMetastore
-from support.http.pushed import MemoryStore, run
+from support.http.pushed import FailingStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
 
 LETTERS = keys.dead_letters(Incarnation("1234abcd"))
@@ -186,7 +186,7 @@ def test_after_a_pause_past_the_deadline_nothing_is_acknowledged(
 def test_a_dead_letter_written_too_late_is_not_acknowledged() -> None:
     clock, metastore = Shifted(), Away()
 
-    class Pausing(MemoryStore):
+    class Pausing(FailingStore):
         def create(self, key: str, body: bytes) -> None:
             if key.startswith(LETTERS):
                 clock.wall_shift_ns = 11 * 10**9
@@ -269,7 +269,7 @@ def test_a_refusal_never_becomes_a_letter() -> None:
 def test_a_letter_that_cannot_be_written_is_no_acknowledgement() -> None:
     metastore = Away()
 
-    class NoLetters(MemoryStore):
+    class NoLetters(FailingStore):
         def create(self, key: str, body: bytes) -> None:
             if key.startswith("dlq/"):
                 raise StoreFull("no room")

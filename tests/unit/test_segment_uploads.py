@@ -14,14 +14,14 @@ from maar.segment.metrics import SegmentMetrics
 from maar.segment.uploads import Running, Uploads
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import Gate, until
-from support.http.pushed import MemoryStore, run
+from support.http.pushed import FailingStore, run
 from support.segment.writer_in_memory import SlowStore
 
 SECOND = 1_000_000_000
 
 
 class Bench:
-    def __init__(self, store: MemoryStore, *, at_once: int = 1) -> None:
+    def __init__(self, store: FailingStore, *, at_once: int = 1) -> None:
         self.clock = FakeClock()
         self.running: Running = set()
         self.uploads = Uploads(
@@ -40,7 +40,7 @@ class Bench:
         return self.uploads.behind(limit_ns=5 * SECOND)
 
 
-def with_store(store: MemoryStore, story: Callable[[Bench], Awaitable[None]]) -> None:
+def with_store(store: FailingStore, story: Callable[[Bench], Awaitable[None]]) -> None:
     async def told() -> None:
         bench = Bench(store)
         await story(bench)
@@ -50,7 +50,7 @@ def with_store(store: MemoryStore, story: Callable[[Bench], Awaitable[None]]) ->
 
 
 def test_the_same_create_again_is_the_same_object() -> None:
-    store = MemoryStore()
+    store = FailingStore()
 
     async def story(bench: Bench) -> None:
         await bench.create("a")
@@ -79,7 +79,7 @@ def test_a_store_that_does_not_answer_is_behind_until_it_does() -> None:
 
 
 def test_one_that_has_waited_for_its_turn_too_long_shows_it() -> None:
-    class OneByOne(MemoryStore):
+    class OneByOne(FailingStore):
         """Each create waits for its own word."""
 
         def __init__(self) -> None:

@@ -92,7 +92,7 @@ class OneShard:
         await self._writer.push(Shard(1), tuple(profiles))
 
 
-class MemoryStore:
+class FailingStore:
     """Objects in a dict. `failures` are raised by the next creates, one each."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from maar.model.ids import BlockId, WorkerId
 from maar.model.time import SECOND_NS, TimeRange
 from maar.ports.reader.index import ViewRequest
 from support.metastore.fold import DAY_START_NS, TENANT, segment
-from support.metastore.replicas_world import Member, ReplicatedWorld
+from support.metastore.replicas_world import ReplicatedWorld, WorldReplica
 
 RANGE = TimeRange(DAY_START_NS, DAY_START_NS + 10**6 * SECOND_NS)
 W1 = WorkerId("w1")
@@ -41,11 +41,11 @@ def same_states(world: ReplicatedWorld) -> None:
     assert len({digest(follower_of(member).state) for member in world.members}) == 1
 
 
-def follower_of(member: Member) -> Follower:
+def follower_of(member: WorldReplica) -> Follower:
     assert member.service.follower is not None
     return member.service.follower
 
 
-def term_of(member: Member) -> LeaderTerm:
+def term_of(member: WorldReplica) -> LeaderTerm:
     assert member.service.leader_term is not None
     return member.service.leader_term

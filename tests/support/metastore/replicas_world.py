@@ -65,7 +65,7 @@ class FaultyLog(MemoryLog):
         return stored
 
 
-class Member:
+class WorldReplica:
     """A replica, its log and its clock; it can be stopped and started again."""
 
     def __init__(self, world: ReplicatedWorld, name: str, edition: Edition) -> None:
@@ -131,7 +131,7 @@ class ReplicatedWorld:
         self.random = random.Random(7)
         self.cut: set[str] = set()  # addresses that nobody reaches
         self.addresses = [f"m{number}:1" for number in range(len(editions))]
-        self.members = [Member(self, f"m{n}", edition) for n, edition in enumerate(editions)]
+        self.members = [WorldReplica(self, f"m{n}", edition) for n, edition in enumerate(editions)]
 
     def connect(self, address: str) -> Caller[MetastoreReplica]:
         return _Door(self, address)
@@ -151,7 +151,7 @@ class ReplicatedWorld:
         finally:
             await asyncio.gather(*(member.service.stop() for member in self.members))
 
-    def leading(self) -> list[Member]:
+    def leading(self) -> list[WorldReplica]:
         """By its own word and by the log's: one that was deposed may not know it yet."""
         leader_term = self.shared.leader_term
         holder = leader_term.holder if leader_term else None
@@ -161,7 +161,7 @@ class ReplicatedWorld:
             if member.candidate == holder and member.service.standing().standing == "leader"
         ]
 
-    async def leader(self, *, but: Member | None = None) -> Member:
+    async def leader(self, *, but: WorldReplica | None = None) -> WorldReplica:
         """The one that leads, once there is one (another than `but`)."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -170,7 +170,7 @@ class ReplicatedWorld:
                         return member
                 await asyncio.sleep(LOOK_NS / SECOND_NS)
 
-    async def fail_over(self, leader: Member) -> Member:
+    async def fail_over(self, leader: WorldReplica) -> WorldReplica:
         """Its leadership expires, again and again, until another replica has been faster."""
         while True:
             term = self.shared.term
@@ -180,7 +180,7 @@ class ReplicatedWorld:
             if found is not leader:
                 return found
 
-    async def followers(self) -> list[Member]:
+    async def followers(self) -> list[WorldReplica]:
         leader = await self.leader()
         return [member for member in self.members if member is not leader]
 

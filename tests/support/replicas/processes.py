@@ -35,7 +35,7 @@ SETTINGS = (
 )
 
 
-class Member:
+class ReplicaProcess:
     """One replica: `door` is where others reach it, `wires` are its ways to etcd."""
 
     def __init__(self, name: str, directory: Path, network: Lines, etcd: EtcdCluster) -> None:
@@ -121,7 +121,9 @@ class Replicas:
         self.store = directory / "store"
         self.store.mkdir()
         self._settings = (*SETTINGS, f"store.url={self.store.as_uri()}", *settings)
-        self.members = {name: Member(name, directory, network, etcd) for name in NAMES[:size]}
+        self.members = {
+            name: ReplicaProcess(name, directory, network, etcd) for name in NAMES[:size]
+        }
 
     @property
     def addresses(self) -> str:
@@ -141,7 +143,7 @@ class Replicas:
         for member in self.members.values():
             wait_for(lambda m=member: self._is_ready(m), PATIENCE_S, self.log)  # type: ignore[misc]
 
-    def _is_ready(self, member: Member) -> bool:
+    def _is_ready(self, member: ReplicaProcess) -> bool:
         assert member.process is not None, f"{member.name} was not launched"
         member.process.must_live()
         return not member.why_not_ready()
@@ -164,7 +166,7 @@ class Replicas:
                 found[name] = await ask_status(member.address)
         return found
 
-    async def leader(self) -> Member:
+    async def leader(self) -> ReplicaProcess:
         """The one that leads, and that most others take for the leader."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -178,7 +180,7 @@ class Replicas:
             assert time.monotonic() < deadline, f"nobody leads: {statuses}\n{self.log()}"
             await asyncio.sleep(0.05)
 
-    def followers(self, leader: Member) -> list[Member]:
+    def followers(self, leader: ReplicaProcess) -> list[ReplicaProcess]:
         return [member for member in self.members.values() if member is not leader]
 
     def client(self) -> MetastoreClient:

@@ -28,7 +28,7 @@ from support.load.register_load import Load
 from support.metastore.fold import segment
 from support.network.cut import Way
 from support.oracles.log_tail import Tail
-from support.replicas.processes import Member, Replicas, ask_status, until
+from support.replicas.processes import ReplicaProcess, Replicas, ask_status, until
 
 NOT_READY_S = 30.0
 
@@ -122,7 +122,7 @@ class FaultyReplicas:
         finally:
             await client.close()
 
-    async def _register_at(self, member: Member, seconds: float, life: Incarnation) -> None:
+    async def _register_at(self, member: ReplicaProcess, seconds: float, life: Incarnation) -> None:
         """A registration that only this replica hears of at first."""
         client = MetastoreClient(member.address, deadline_s=seconds + 10)
         number = time.monotonic_ns()
@@ -139,7 +139,7 @@ class FaultyReplicas:
     async def cut_leader_off(self, load: Load) -> float:
         return await self._cut_off(load, await self.replicas.leader())
 
-    async def _cut_off(self, load: Load, member: Member) -> float:
+    async def _cut_off(self, load: Load, member: ReplicaProcess) -> float:
         began = time.monotonic_ns()
         await apart(member.cut_off)
         gap = await load.gap_s(began)
@@ -202,7 +202,9 @@ class FaultyReplicas:
         await self._restart_beside(victim, bad, alone=True)
         await self._stops_and_is_rebuilt(victim)
 
-    async def _restart_beside(self, member: Member, bad: EtcdMember, *, alone: bool) -> None:
+    async def _restart_beside(
+        self, member: ReplicaProcess, bad: EtcdMember, *, alone: bool
+    ) -> None:
         """So that it asks the damaged one first, and perhaps nobody else."""
         await apart(member.kill)
         member.wires.sort(key=lambda wire: wire.target != bad.endpoint)
@@ -211,7 +213,7 @@ class FaultyReplicas:
                 await apart(wire.cut)
         self.replicas.launch(member.name)
 
-    async def _stops_and_is_rebuilt(self, victim: Member) -> None:
+    async def _stops_and_is_rebuilt(self, victim: ReplicaProcess) -> None:
         async def is_stopped() -> bool:
             try:
                 return (await ask_status(victim.address)).standing == "stopped"
@@ -278,7 +280,9 @@ class FaultyReplicas:
         finally:
             await leader.close()
 
-    async def _check_member(self, member: Member, live: Set[BlockId], hashed_at: int) -> None:
+    async def _check_member(
+        self, member: ReplicaProcess, live: Set[BlockId], hashed_at: int
+    ) -> None:
         async def has_hashed() -> bool:
             return (await ask_status(member.address)).hashed_at >= hashed_at
 

@@ -15,7 +15,7 @@ BENCH = Path(__file__).parents[3] / "bench"
 MARK = "MAAR_BENCH_RUN"
 
 
-class Line(NamedTuple):
+class BenchLine(NamedTuple):
     """What a benchmark says of one number."""
 
     name: str
@@ -25,7 +25,7 @@ class Line(NamedTuple):
     baseline: str
 
 
-def run(name: str, *arguments: str, temporary: Path) -> tuple[list[Line], str]:
+def run(name: str, *arguments: str, temporary: Path) -> tuple[list[BenchLine], str]:
     """The lines of a benchmark and all that it said; nothing of it is left on the machine."""
     mark = uuid.uuid4().hex
     done = subprocess.run(
@@ -41,7 +41,7 @@ def run(name: str, *arguments: str, temporary: Path) -> tuple[list[Line], str]:
     assert not list(temporary.glob("maar-*")), "its directory was left behind"
     said = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
     assert all(len(words) == 5 for words in said), done.stdout
-    lines = [Line(name, float(value), *rest) for name, value, *rest in said]
+    lines = [BenchLine(name, float(value), *rest) for name, value, *rest in said]
     return lines, done.stdout
 
 
@@ -62,5 +62,5 @@ def lines_with(mark: str) -> list[str]:
     return found
 
 
-def by_name(lines: list[Line]) -> dict[str, Line]:
+def by_name(lines: list[BenchLine]) -> dict[str, BenchLine]:
     return {line.name: line for line in lines}

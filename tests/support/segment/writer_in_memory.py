@@ -16,7 +16,7 @@ from maar.segment.service import SHARDS_REMEMBERED, SegmentService
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import Gate, LoopClock, run_virtually, until
 from support.http.memory_metastore import MemoryMetastore
-from support.http.pushed import CPU, NOW_NS, MemoryStore, gz, pprof
+from support.http.pushed import CPU, NOW_NS, FailingStore, gz, pprof
 from support.lake.segments import read_segment
 
 ONE = Shard(1)
@@ -46,13 +46,13 @@ class World:
     def __init__(
         self,
         settings: SegmentSettings = QUICK,
-        store: MemoryStore | None = None,
+        store: FailingStore | None = None,
         metastore: MemoryMetastore | None = None,
         clock: Clock | None = None,
         letter_after_ms: int | None = None,
         shards_remembered: int = SHARDS_REMEMBERED,
     ) -> None:
-        self.store = store or MemoryStore()
+        self.store = store or FailingStore()
         self.metastore = metastore or MemoryMetastore()
         self.registry = CollectorRegistry()
         self.service = SegmentService(
@@ -84,7 +84,7 @@ class World:
 def in_world(
     story: Callable[[World], Awaitable[None]],
     settings: SegmentSettings = QUICK,
-    store: MemoryStore | None = None,
+    store: FailingStore | None = None,
     metastore: MemoryMetastore | None = None,
     clock: Clock | None = None,
     letter_after_ms: int | None = None,
@@ -105,7 +105,7 @@ def in_world(
     return run_virtually(run_story())
 
 
-class SlowStore(MemoryStore):
+class SlowStore(FailingStore):
     """The creates for which `slow` is true (by their number, from 1) wait until they are let go."""
 
     def __init__(self, slow: Callable[[int], bool]) -> None:
