@@ -175,3 +175,48 @@ def test_the_next_snapshot_is_made_although_the_last_one_has_vanished() -> None:
         await two.service.stop()
 
     run_virtually(test())
+
+
+def test_what_another_process_can_fold_is_not_written_as_the_leader_knows_it() -> None:
+    """Else nobody would notice that the leader is wrong, and the log that tells would go."""
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        before, begins = two.snapshots, two.shared.base.index
+        newest = two.term.snapshots.newest
+        life = two.term.leader.state.incarnation
+        two.named[MAIN].delete(keys.snapshot(incarnation=life, index=newest))
+        two.term.leader.state.tally.duplicates_removed += 1
+        two.term.snapshots.hurry()
+        await asyncio.sleep(60)
+        assert two.snapshots == before - {newest}
+        assert two.shared.base.index == begins
+        two.term.leader.state.tally.duplicates_removed -= 1
+        two.term.snapshots.hurry()
+        await asyncio.sleep(60)
+        assert two.term.snapshots.newest > newest
+        assert two.term.snapshots.newest in two.snapshots
+        await two.service.stop()
+
+    run_virtually(test())
+
+
+def test_snapshots_that_have_vanished_are_replaced_long_before_the_next_one_is_due() -> None:
+    """Their disk was away for a while, and the log was truncated behind others meanwhile."""
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        for _, key in snapshot.list_snapshots(two.named[MAIN]):
+            two.named[MAIN].delete(key)
+        await asyncio.sleep(90)
+        assert two.term.snapshots.newest in two.snapshots
+        await two.service.stop()
+        await fold_log(MemoryLog(two.shared), two.named[MAIN])
+
+    run_virtually(test())

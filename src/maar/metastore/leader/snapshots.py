@@ -25,6 +25,7 @@ log_ = logging.getLogger("maar.metastore")
 
 GROWTH = 16  # the newest snapshot is no larger than so many times the log behind it
 FIRST_S = 10.0  # after the start of a term, if there is none: a log without one is hard to restore
+MISSED_S = 60.0  # from one look whether the newest is still there to the next
 
 
 def snapshot_due(policy: Policy, *, entries: int, appended: int, size: int) -> bool:
@@ -61,6 +62,7 @@ class Snapshots:
         self._size = 0  # of the newest
         self._hurried = False
         self._began_s = 0.0
+        self._seen_s = 0.0  # when the newest was last looked for
         self._taken_s: list[float] = []  # when the last two were begun
 
     @property
@@ -83,15 +85,42 @@ class Snapshots:
         await taking.run(first_after_s=look_s)
 
     async def _take_if_due(self, leader: Leader) -> None:
-        if self._due(leader):
-            if self._verified and not await asyncio.to_thread(self._newest_is_there, leader):
-                await self.replace_lost(leader)
+        due = self._due(leader)
+        if self._verified and (due or self._look_due()):
+            if await asyncio.to_thread(self._is_lost, leader):
+                await self._go_on_without_newest(leader)
+            self._seen_s = asyncio.get_running_loop().time()
+        if due:
             await self.take(leader)
 
-    def _newest_is_there(self, leader: Leader) -> bool:
-        """What comes next is folded from it. It may lie on a disk that is mounted no more."""
+    def _look_due(self) -> bool:
+        """A restart needs it, long before the next one may be due."""
+        return asyncio.get_running_loop().time() - self._seen_s >= MISSED_S
+
+    def _is_lost(self, leader: Leader) -> bool:
+        """It may lie on a disk that is mounted no more. A store that is away has lost nothing."""
         key = keys.snapshot(incarnation=leader.state.incarnation, index=self.newest)
-        return exists(self._store, key)
+        try:
+            return not exists(self._store, key)
+        except MaarError:
+            return False
+
+    async def _go_on_without_newest(self, leader: Leader) -> None:
+        """From an older one, if the log still begins behind it: what another process folds verifies
+        the state (S13). Only where nobody could is the state written as it is.
+        """
+        first = await self._log.first()
+        found = await asyncio.to_thread(self._newest_good, leader.state)
+        if found is None or found[0] < first - 1:
+            await self.replace_lost(leader)
+        else:
+            log_.error("snapshot lost index=%d older=%d", self.newest, found[0])
+            self._go_on_from(leader, *found)
+
+    def _go_on_from(self, leader: Leader, index: int, size: int) -> None:
+        self._verified, self._size = [index], size
+        self._bytes = leader.folded_bytes_at(index)
+        self._metrics.snapshot.set(index)
 
     async def _begin(self, leader: Leader) -> None:
         """Continue from the newest good snapshot of earlier leaders."""
@@ -101,10 +130,7 @@ class Snapshots:
             log_.warning("snapshots cannot be listed cause=%s", error)
             return
         if found is not None:
-            index, self._size = found
-            self._verified = [index]
-            self._bytes = leader.folded_bytes_at(index)
-            self._metrics.snapshot.set(index)
+            self._go_on_from(leader, *found)
 
     def _newest_good(self, state: MetaState) -> tuple[int, int] | None:
         prefix = keys.snapshot_prefix(state.incarnation)
