@@ -95,6 +95,25 @@ def test_what_was_replaced_stays_when_its_successor_is_not_known_any_more() -> N
     assert len(world.objects("segments/")) == 1
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_sources_stay_where_what_replaced_them_is_lost_and_nobody_knows_what_became_of_it(
+    known: bool,
+) -> None:
+    world = Lake()
+    (meta,) = world.add(1)
+    made = world.merge([meta])
+    again = world.merge([made])
+    world.state.blocks.remove(again.id)  # no entry does this
+    if known:
+        nothing = msgspec.structs.replace(world.state.retired[made.id], outputs=())
+        world.state.retired[made.id] = nothing
+    for file in made.files:
+        world.store.delete(file.locations[0].key)
+    (removal,) = due(world)
+    assert "is missing" in cleaning.carry_out(bare_deleter(world.store), removal)
+    assert len(world.objects("segments/")) == 1
+
+
 def test_what_nothing_is_left_of_is_forgotten_though_its_successor_is_not_known() -> None:
     """After a restore: block and successor were merged on, and are gone from the store."""
     world = Lake()

@@ -39,7 +39,7 @@ class Successor(NamedTuple):
 
     meta: BlockMeta
     here: bool = True  # whether the index knows it where it is needed
-    instead: tuple[Successor, ...] | None = None  # None: it is live, and nothing else will do
+    instead: tuple[Successor, ...] | None = None  # None: nothing else will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +200,12 @@ def _instead(
     state: MetaState, meta: BlockMeta, store: StoreName, now: LeaseTime
 ) -> tuple[Successor, ...] | None:
     """What replaced it in turn was made of a whole copy of it. Nothing will do for a block that is
-    live, or that can be brought back.
+    live, that can be brought back, or of which nobody knows what became of it.
     """
     again = state.retired.get(meta.id)
-    if again is None or not (
-        again.cause is Cause.REPLACED or retirement.is_final(state, again, now)
-    ):
+    if again is None or retirement.doubt(state, meta.id):
+        return None
+    if again.cause is not Cause.REPLACED and not retirement.is_final(state, again, now):
         return None
     return tuple(_successors(state, meta, again, store, now))
 
