@@ -60,8 +60,11 @@ def delay_ns(state: MetaState, retired: Retired) -> int:
 
 
 def is_final(state: MetaState, retired: Retired, now: LeaseTime) -> bool:
-    """Whether a block will not be brought back any more."""
+    """Whether nobody wants the profiles of a block any more, and it will not be brought back. What
+    an operator gave up is still wanted: what it was made of may be all that is left of it.
+    """
     kept = retired.cause is Cause.EXPIRED and bool(state.hold.why)
+    kept |= retired.cause is Cause.LOST
     return not kept and now - retired.at > delay_ns(state, retired)
 
 
