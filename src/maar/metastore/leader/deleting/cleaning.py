@@ -77,8 +77,9 @@ def removals(
     removal too, which deletes nothing.
     """
     groups: dict[tuple[int, tuple[BlockId, ...], tuple[StoreName, ...]], list[BlockMeta]] = {}
-    due = retirement.due(state, now=now, limit=limit, resting=resting)
-    waiting = (*due, *(block for block in resting if block in state.retired))
+    staying = _staying(state, resting)
+    due = retirement.due(state, now=now, limit=limit, resting=staying)
+    waiting = (*due, *staying)
     looked_for = {output for block in waiting for output in state.retired[block].outputs}
     for block in due:
         if block in looked_for:
@@ -96,6 +97,20 @@ def removals(
         for at in range(0, len(group), REMOVAL_MAX)
         for removal in _by_store(state, tuple(group[at : at + REMOVAL_MAX]), now)
     ]
+
+
+def _staying(state: MetaState, resting: Collection[BlockId]) -> set[BlockId]:
+    """Blocks that rest, and what replaced them: it stays for them, and must not stand in the way of
+    others that may go.
+    """
+    found: set[BlockId] = set()
+    coming = list(resting)
+    while coming:
+        block = coming.pop()
+        if block in state.retired and block not in found:
+            found.add(block)
+            coming.extend(state.retired[block].outputs)
+    return found
 
 
 def _by_store(state: MetaState, some: tuple[BlockMeta, ...], now: LeaseTime) -> Iterator[Removal]:
