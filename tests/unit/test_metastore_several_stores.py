@@ -16,6 +16,7 @@ from maar.metastore.records.effects import Refused
 from maar.metastore.records.entries import (
     AttemptFenced,
     BlocksExpired,
+    BlocksLost,
     PinsTaken,
     PlanCompleted,
     StoresSet,
@@ -121,6 +122,23 @@ def test_what_expired_for_good_need_not_be_whole_before_its_sources_go() -> None
     lake.clean()
     assert not lake.state.retired
     assert everything(lake, MAIN, "segments/") == set()
+
+
+def test_copies_stay_of_what_a_block_was_made_of_that_was_given_up_before_it_was_copied() -> None:
+    """They are all that is left: its home was lost, and the sources were forgotten long ago."""
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    lake.clean()
+    assert one.id not in lake.state.retired
+    MemoryStore.delete(lake.named[MAIN], keys_at(merged, MAIN)[0])
+    lake.fold.put(BlocksLost((merged.id,), "its home has lost it"))
+    for _ in range(3):
+        lake.clean()
+        lake.pass_time(HOUR_NS)
+    assert lake.holds(EU, one)
+    assert lake.holds(EU, two)
+    assert any("which replaces it, is not in store eu" in each for each in lake.cleaner.blocked)
 
 
 def test_compaction_never_leaves_replicated_data_with_one_copy() -> None:
