@@ -210,6 +210,31 @@ def test_a_copy_goes_when_the_store_is_no_longer_wanted() -> None:
     assert stores_of(lake.now_of(merged.id)) == (MAIN,)
 
 
+def test_a_store_that_is_away_holds_up_only_what_it_has_to_vouch_for() -> None:
+    """Another store is cleaned, and does not count as away, too."""
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    lake.merge((one, two))
+    three, four = lake.block(7), lake.block(10)
+    for each in (three, four):
+        lake.copy(each.id, EU)
+    three, four = lake.now_of(three.id), lake.now_of(four.id)
+    merged = lake.merge((three, four))
+    lake.clean()
+    lake.copy(merged.id, EU)
+    want(lake.fold)
+    lake.named[MAIN].cut_off()
+    run_virtually(lake.cleaner.bury())
+    assert lake.holds(EU, one)
+    assert not lake.holds(EU, three)
+    assert not lake.holds(EU, four)
+    assert not any("store eu is away" in each for each in lake.cleaner.blocked)
+    lake.named[MAIN].heal()
+    lake.pass_time(HOUR_NS)
+    lake.clean()
+    assert not lake.state.tombstones
+
+
 def test_nothing_goes_from_a_store_whose_successor_is_listed_there_but_gone() -> None:
     lake = SeveralStores()
     one, two = replicated(lake)

@@ -21,7 +21,7 @@ from maar.metastore.state.state import ANY_STORE, MetaState
 from maar.metastore.state.tombstones import NO_BLOCK, Buried, Tombstone
 from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, File, Kind
-from maar.model.errors import NotFound
+from maar.model.errors import NotFound, NotLeading, Retryable
 from maar.model.ids import BlockId, StoreName
 from maar.model.plan import REPAIR
 from maar.model.stores import stores_of
@@ -302,6 +302,11 @@ def _file_trouble(file: File, store: StoreName | None, named: Named) -> str:
             size = named(at.store).size(at.key)
         except NotFound:
             trouble = f"{at.key}, which replaces it, is missing"
+            continue
+        except Retryable as error:
+            if at.store == store or isinstance(error, NotLeading):
+                raise
+            trouble = f"{at.key}, which replaces it, cannot be looked at: {error}"
             continue
         if size == file.size:
             return ""
