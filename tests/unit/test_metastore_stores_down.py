@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from prometheus_client import CollectorRegistry
 
+from maar.metastore.leader import snapshots
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.records.entries import Tick
 from maar.metastore.replica import snapshot
@@ -218,5 +220,61 @@ def test_snapshots_that_have_vanished_are_replaced_long_before_the_next_one_is_d
         assert two.term.snapshots.newest in two.snapshots
         await two.service.stop()
         await fold_log(MemoryLog(two.shared), two.named[MAIN])
+
+    run_virtually(test())
+
+
+def test_a_disk_that_was_taken_for_wiped_has_snapshots_that_lead_on_when_it_is_back() -> None:
+    """A directory whose disk is not mounted is empty. The metastore is started anew when it is
+    mounted again, and what was written meanwhile is out of sight.
+    """
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        main = two.named[MAIN]
+        mounted, main._objects = main._objects, {}
+        await two.until_marked(MAIN)
+        begins = two.shared.base.index
+        for _ in range(3):
+            await two.term.append(lambda *_: [Tick()])
+            await two.term.snapshots.take(two.term.leader)
+        assert two.shared.base.index == begins
+        known = digest(two.term.leader.state)
+        await two.service.stop()
+        main._objects = mounted
+        assert digest((await fold_log(MemoryLog(two.shared), main)).state) == known
+        again = Two(two)
+        await again.service.start()
+        await again.until_down()
+        await again.service.stop()
+
+    run_virtually(test())
+
+
+@pytest.mark.parametrize(("wait_s", "hurried"), [(90.0, False), (0.0, True)])
+def test_the_log_of_lost_snapshots_goes_in_time_or_when_there_is_no_room_for_it(
+    wait_s: float, hurried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "SPARED_S", 60.0)  # a day would be long, also a virtual one
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        two.named[MAIN].wipe()
+        await two.until_marked(MAIN)
+        begins = two.shared.base.index
+        await asyncio.sleep(wait_s)
+        for _ in range(2):
+            await two.term.append(lambda *_: [Tick()])
+            if hurried:
+                two.term.snapshots.hurry()
+            await two.term.snapshots.take(two.term.leader)
+        assert two.shared.base.index > begins
+        await two.service.stop()
 
     run_virtually(test())

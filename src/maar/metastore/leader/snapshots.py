@@ -26,6 +26,7 @@ log_ = logging.getLogger("maar.metastore")
 GROWTH = 16  # the newest snapshot is no larger than so many times the log behind it
 FIRST_S = 10.0  # after the start of a term, if there is none: a log without one is hard to restore
 MISSED_S = 60.0  # from one look whether the newest is still there to the next
+SPARED_S = 86_400.0  # so long the log is kept that belongs to snapshots which were lost
 
 
 def snapshot_due(policy: Policy, *, entries: int, appended: int, size: int) -> bool:
@@ -63,6 +64,7 @@ class Snapshots:
         self._hurried = False
         self._began_s = 0.0
         self._seen_s = 0.0  # when the newest was last looked for
+        self._spared_until_s = 0.0
         self._taken_s: list[float] = []  # when the last two were begun
 
     @property
@@ -178,7 +180,8 @@ class Snapshots:
         The log is kept back to the snapshot before the newest: should the newest turn out to be
         damaged, the one before it and the log still give everything.
         """
-        folded, self._hurried = leader.folded_bytes, False
+        folded, spared = leader.folded_bytes, self._is_spared()
+        self._hurried = False
         self._taken_s = [*self._taken_s[-1:], asyncio.get_running_loop().time()]
         hashed_at = await self._append(lambda state, _: [StateHashed(state.index, digest(state))])
         index = await self._take()
@@ -190,9 +193,15 @@ class Snapshots:
         self._verified = sorted(verified, reverse=True)[: snapshot.KEPT]
         self._bytes = folded
         self._metrics.snapshot.set(self.newest)
-        if len(self._verified) > 1:
+        if len(self._verified) > 1 and not spared:
             await self._log.truncate(before=self._verified[1] + 1, term=leader.term)
         return index
+
+    def _is_spared(self) -> bool:
+        """Whether the log is kept as it is: a disk that is mounted again has older snapshots only,
+        and whoever starts then needs what came after them. Not when the log has no room.
+        """
+        return not self._hurried and asyncio.get_running_loop().time() < self._spared_until_s
 
     async def replace_lost(self, leader: Leader) -> None:
         """Their store was wiped, and the log behind them may be truncated: nobody else could find
@@ -204,6 +213,7 @@ class Snapshots:
         key = keys.snapshot(incarnation=leader.state.incarnation, index=head.index)
         self._size = await asyncio.to_thread(self._check_size, key)
         self._verified, self._bytes = [head.index], folded
+        self._spared_until_s = asyncio.get_running_loop().time() + SPARED_S
         self._metrics.snapshot.set(self.newest)
 
     def _check_size(self, key: str) -> int:
