@@ -16,6 +16,7 @@ from maar.metastore.records.effects import Refused
 from maar.metastore.records.entries import (
     AttemptFenced,
     BlocksExpired,
+    BlocksLost,
     PinsTaken,
     PlanCompleted,
     StoresSet,
@@ -123,6 +124,23 @@ def test_what_expired_for_good_need_not_be_whole_before_its_sources_go() -> None
     assert everything(lake, MAIN, "segments/") == set()
 
 
+def test_copies_stay_of_what_a_block_was_made_of_that_was_given_up_before_it_was_copied() -> None:
+    """They are all that is left: its home was lost, and the sources were forgotten long ago."""
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    lake.clean()
+    assert one.id not in lake.state.retired
+    MemoryStore.delete(lake.named[MAIN], keys_at(merged, MAIN)[0])
+    lake.fold.put(BlocksLost((merged.id,), "its home has lost it"))
+    for _ in range(3):
+        lake.clean()
+        lake.pass_time(HOUR_NS)
+    assert lake.holds(EU, one)
+    assert lake.holds(EU, two)
+    assert any("which replaces it, is not in store eu" in each for each in lake.cleaner.blocked)
+
+
 def test_compaction_never_leaves_replicated_data_with_one_copy() -> None:
     """What a store should hold, it holds: in the block, or in what the block was made of."""
     chance = Random(3)
@@ -190,6 +208,31 @@ def test_a_copy_goes_when_the_store_is_no_longer_wanted() -> None:
     assert not lake.holds(EU, one)
     assert not lake.state.tombstones
     assert stores_of(lake.now_of(merged.id)) == (MAIN,)
+
+
+def test_a_store_that_is_away_holds_up_only_what_it_has_to_vouch_for() -> None:
+    """Another store is cleaned, and does not count as away, too."""
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    lake.merge((one, two))
+    three, four = lake.block(7), lake.block(10)
+    for each in (three, four):
+        lake.copy(each.id, EU)
+    three, four = lake.now_of(three.id), lake.now_of(four.id)
+    merged = lake.merge((three, four))
+    lake.clean()
+    lake.copy(merged.id, EU)
+    want(lake.fold)
+    lake.named[MAIN].cut_off()
+    run_virtually(lake.cleaner.bury())
+    assert lake.holds(EU, one)
+    assert not lake.holds(EU, three)
+    assert not lake.holds(EU, four)
+    assert not any("store eu is away" in each for each in lake.cleaner.blocked)
+    lake.named[MAIN].heal()
+    lake.pass_time(HOUR_NS)
+    lake.clean()
+    assert not lake.state.tombstones
 
 
 def test_nothing_goes_from_a_store_whose_successor_is_listed_there_but_gone() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from prometheus_client import CollectorRegistry
 
+from maar.metastore.leader import snapshots
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.records.entries import Tick
 from maar.metastore.replica import snapshot
@@ -172,6 +174,107 @@ def test_the_next_snapshot_is_made_although_the_last_one_has_vanished() -> None:
         two.term.snapshots.hurry()
         await asyncio.sleep(60)
         assert two.term.snapshots.newest in two.snapshots
+        await two.service.stop()
+
+    run_virtually(test())
+
+
+def test_what_another_process_can_fold_is_not_written_as_the_leader_knows_it() -> None:
+    """Else nobody would notice that the leader is wrong, and the log that tells would go."""
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        before, begins = two.snapshots, two.shared.base.index
+        newest = two.term.snapshots.newest
+        life = two.term.leader.state.incarnation
+        two.named[MAIN].delete(keys.snapshot(incarnation=life, index=newest))
+        two.term.leader.state.tally.duplicates_removed += 1
+        two.term.snapshots.hurry()
+        await asyncio.sleep(60)
+        assert two.snapshots == before - {newest}
+        assert two.shared.base.index == begins
+        two.term.leader.state.tally.duplicates_removed -= 1
+        two.term.snapshots.hurry()
+        await asyncio.sleep(60)
+        assert two.term.snapshots.newest > newest
+        assert two.term.snapshots.newest in two.snapshots
+        await two.service.stop()
+
+    run_virtually(test())
+
+
+def test_snapshots_that_have_vanished_are_replaced_long_before_the_next_one_is_due() -> None:
+    """Their disk was away for a while, and the log was truncated behind others meanwhile."""
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        for _, key in snapshot.list_snapshots(two.named[MAIN]):
+            two.named[MAIN].delete(key)
+        await asyncio.sleep(90)
+        assert two.term.snapshots.newest in two.snapshots
+        await two.service.stop()
+        await fold_log(MemoryLog(two.shared), two.named[MAIN])
+
+    run_virtually(test())
+
+
+def test_a_disk_that_was_taken_for_wiped_has_snapshots_that_lead_on_when_it_is_back() -> None:
+    """A directory whose disk is not mounted is empty. The metastore is started anew when it is
+    mounted again, and what was written meanwhile is out of sight.
+    """
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        main = two.named[MAIN]
+        mounted, main._objects = main._objects, {}
+        await two.until_marked(MAIN)
+        begins = two.shared.base.index
+        for _ in range(3):
+            await two.term.append(lambda *_: [Tick()])
+            await two.term.snapshots.take(two.term.leader)
+        assert two.shared.base.index == begins
+        known = digest(two.term.leader.state)
+        await two.service.stop()
+        main._objects = mounted
+        assert digest((await fold_log(MemoryLog(two.shared), main)).state) == known
+        again = Two(two)
+        await again.service.start()
+        await again.until_down()
+        await again.service.stop()
+
+    run_virtually(test())
+
+
+@pytest.mark.parametrize(("wait_s", "hurried"), [(90.0, False), (0.0, True)])
+def test_the_log_of_lost_snapshots_goes_in_time_or_when_there_is_no_room_for_it(
+    wait_s: float, hurried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "SPARED_S", 60.0)  # a day would be long, also a virtual one
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        two.named[MAIN].wipe()
+        await two.until_marked(MAIN)
+        begins = two.shared.base.index
+        await asyncio.sleep(wait_s)
+        for _ in range(2):
+            await two.term.append(lambda *_: [Tick()])
+            if hurried:
+                two.term.snapshots.hurry()
+            await two.term.snapshots.take(two.term.leader)
+        assert two.shared.base.index > begins
         await two.service.stop()
 
     run_virtually(test())

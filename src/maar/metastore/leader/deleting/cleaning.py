@@ -21,7 +21,7 @@ from maar.metastore.state.state import ANY_STORE, MetaState
 from maar.metastore.state.tombstones import NO_BLOCK, Buried, Tombstone
 from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, File, Kind
-from maar.model.errors import NotFound
+from maar.model.errors import NotFound, NotLeading, Retryable
 from maar.model.ids import BlockId, StoreName
 from maar.model.plan import REPAIR
 from maar.model.stores import stores_of
@@ -39,7 +39,7 @@ class Successor(NamedTuple):
 
     meta: BlockMeta
     here: bool = True  # whether the index knows it where it is needed
-    instead: tuple[Successor, ...] | None = None  # None: it is live, and nothing else will do
+    instead: tuple[Successor, ...] | None = None  # None: nothing else will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ def removals(
     removal too, which deletes nothing.
     """
     groups: dict[tuple[int, tuple[BlockId, ...], tuple[StoreName, ...]], list[BlockMeta]] = {}
-    due = retirement.due(state, now=now, limit=limit, resting=resting)
-    waiting = (*due, *(block for block in resting if block in state.retired))
+    staying = _staying(state, resting)
+    due = retirement.due(state, now=now, limit=limit, resting=staying)
+    waiting = (*due, *staying)
     looked_for = {output for block in waiting for output in state.retired[block].outputs}
     for block in due:
         if block in looked_for:
@@ -96,6 +97,20 @@ def removals(
         for at in range(0, len(group), REMOVAL_MAX)
         for removal in _by_store(state, tuple(group[at : at + REMOVAL_MAX]), now)
     ]
+
+
+def _staying(state: MetaState, resting: Collection[BlockId]) -> set[BlockId]:
+    """Blocks that rest, and what replaced them: it stays for them, and must not stand in the way of
+    others that may go.
+    """
+    found: set[BlockId] = set()
+    coming = list(resting)
+    while coming:
+        block = coming.pop()
+        if block in state.retired and block not in found:
+            found.add(block)
+            coming.extend(state.retired[block].outputs)
+    return found
 
 
 def _by_store(state: MetaState, some: tuple[BlockMeta, ...], now: LeaseTime) -> Iterator[Removal]:
@@ -200,12 +215,12 @@ def _instead(
     state: MetaState, meta: BlockMeta, store: StoreName, now: LeaseTime
 ) -> tuple[Successor, ...] | None:
     """What replaced it in turn was made of a whole copy of it. Nothing will do for a block that is
-    live, or that can be brought back.
+    live, that can be brought back, or of which nobody knows what became of it.
     """
     again = state.retired.get(meta.id)
-    if again is None or not (
-        again.cause is Cause.REPLACED or retirement.is_final(state, again, now)
-    ):
+    if again is None or retirement.doubt(state, meta.id):
+        return None
+    if again.cause is not Cause.REPLACED and not retirement.is_final(state, again, now):
         return None
     return tuple(_successors(state, meta, again, store, now))
 
@@ -287,6 +302,11 @@ def _file_trouble(file: File, store: StoreName | None, named: Named) -> str:
             size = named(at.store).size(at.key)
         except NotFound:
             trouble = f"{at.key}, which replaces it, is missing"
+            continue
+        except Retryable as error:
+            if at.store == store or isinstance(error, NotLeading):
+                raise
+            trouble = f"{at.key}, which replaces it, cannot be looked at: {error}"
             continue
         if size == file.size:
             return ""
