@@ -140,13 +140,13 @@ def finished_blocks(
         if place % 100 == 0:
             quarter[(first + (place + 1) % SPREAD) % shards].append(profile)
     return [
-        compacted(store, scratch, quarter[shard], Shard(shard + 1))
+        compact_all(store, scratch, quarter[shard], Shard(shard + 1))
         for quarter in quarters
         for shard in sorted(quarter)
     ]
 
 
-def compacted(
+def compact_all(
     store: ObjectStore, scratch: Path, profiles: list[RawProfile], shard: Shard
 ) -> BlockMeta:
     inputs = [
@@ -154,14 +154,14 @@ def compacted(
         for first in range(0, len(profiles), SEGMENT)
     ]
     key = QueueKey(MAIN_STORE, NO_TENANT, shard, 0)
-    plan = leased(inputs, key, kind=COMPACT, target=1 << 30)
+    plan = lease(inputs, key, kind=COMPACT, target=1 << 30)
     (made,) = compact(plan, store=store, attempt="bench", scratch=scratch, wall_ns=0).outputs
     for meta in inputs:
         store.delete(meta.files[0].locations[0].key)
     return made
 
 
-def leased(inputs: Sequence[BlockMeta], key: QueueKey, *, kind: str, target: int) -> LeasedPlan:
+def lease(inputs: Sequence[BlockMeta], key: QueueKey, *, kind: str, target: int) -> LeasedPlan:
     number = 1_000_000 + next(_numbers)
     return LeasedPlan(
         id=PlanId(number, 0),
@@ -181,7 +181,7 @@ def leased(inputs: Sequence[BlockMeta], key: QueueKey, *, kind: str, target: int
 def by_maar(runner: SparkRunner, blocks: Sequence[BlockMeta]) -> PlanResult:
     key = QueueKey(MAIN_STORE, synthetic.TENANT, Shard(0), 0, day=blocks[0].day)
     target = sum(meta.size for meta in blocks) // OUTPUTS
-    return runner.run(leased(blocks, key, kind=CLUSTER, target=target))
+    return runner.run(lease(blocks, key, kind=CLUSTER, target=target))
 
 
 class Script:

@@ -166,11 +166,11 @@ class Story:
                         case Leased():
                             self._leased[effect.plan] = wall
                         case Completed():
-                            self._merged(effect, wall)
+                            self._on_merge(effect, wall)
                         case _:
                             pass
 
-    def _merged(self, effect: Completed, wall: float) -> None:
+    def _on_merge(self, effect: Completed, wall: float) -> None:
         for block in effect.retired:
             passage = self.segments.get(block)
             if passage is not None and not passage.merged:

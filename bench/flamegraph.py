@@ -110,7 +110,7 @@ def profiles_of(service: str, number: int, bodies: list[bytes]) -> list[RawProfi
     return made
 
 
-def compacted(store: ObjectStore, profiles: list[RawProfile], scratch: Path) -> list[BlockMeta]:
+def compact_all(store: ObjectStore, profiles: list[RawProfile], scratch: Path) -> list[BlockMeta]:
     """Level-1 blocks; neighbours share some profiles, as after a push that was repeated."""
     blocks: list[BlockMeta] = []
     share = len(profiles) // BLOCKS
@@ -119,7 +119,7 @@ def compacted(store: ObjectStore, profiles: list[RawProfile], scratch: Path) -> 
         mine += profiles[max(number * share - share // 50, 0) : number * share]
         size = -(-len(mine) // SEGMENTS)
         inputs = [
-            stored(store, mine[first : first + size], number * SEGMENTS + ordinal)
+            store_segment(store, mine[first : first + size], number * SEGMENTS + ordinal)
             for ordinal, first in enumerate(range(0, len(mine), size))
         ]
         plan = LeasedPlan(
@@ -136,7 +136,7 @@ def compacted(store: ObjectStore, profiles: list[RawProfile], scratch: Path) -> 
     return blocks
 
 
-def stored(store: ObjectStore, profiles: list[RawProfile], number: int) -> BlockMeta:
+def store_segment(store: ObjectStore, profiles: list[RawProfile], number: int) -> BlockMeta:
     segment = write_segment(profiles)
     block = segment_id(lease_time_ns=number + 1, entropy=number)
     key = keys.segment(shard=Shard(1), block=block, incarnation=INCARNATION)
@@ -239,7 +239,7 @@ async def measure(number: int, directory: Path) -> None:
     for other in OTHERS:
         profiles += profiles_of(other, number // 10, bodies[:10])
     random.shuffle(profiles)
-    blocks = compacted(store, profiles, directory / "scratch")
+    blocks = compact_all(store, profiles, directory / "scratch")
     engine = DuckEngine(
         QuerySettings(), cast(Caller[IndexReader], Index(blocks)), store, CollectorRegistry()
     )

@@ -163,7 +163,7 @@ async def send(port: int, seconds: float, warm: float, connections: int) -> None
     await asyncio.wait([sender.done for sender in senders], timeout=10)
 
 
-def measured(arguments: argparse.Namespace, fronts: int, *, cap: float) -> Taken:
+def measure(arguments: argparse.Namespace, fronts: int, *, cap: float) -> Taken:
     """One server of its own, one load."""
     with tempfile.TemporaryDirectory(prefix="maar-fronts-") as made:
         server = subprocess.Popen(
@@ -175,13 +175,13 @@ def measured(arguments: argparse.Namespace, fronts: int, *, cap: float) -> Taken
             assert server.stdout is not None
             url = server.stdout.readline().strip()
             wait_until_ready(url, fronts)
-            return loaded(arguments, server.pid, url, Path(made) / "data", cap)
+            return load_server(arguments, server.pid, url, Path(made) / "data", cap)
         finally:
             server.terminate()
             server.wait(60)
 
 
-def loaded(
+def load_server(
     arguments: argparse.Namespace, server: int, url: str, directory: Path, cap: float
 ) -> Taken:
     processes = processes_of(server)
@@ -214,7 +214,7 @@ def wait_until_ready(url: str, fronts: int) -> None:
     deadline, answer = time.monotonic() + READY_S, ""
     while time.monotonic() < deadline:
         try:
-            answer = asked(url, "/ready?for=push")
+            answer = ask(url, "/ready?for=push")
         except httpx.HTTPError:
             answer = ""
         if answer == "ready\n":
@@ -228,7 +228,7 @@ def puts_of(directory: Path) -> int:
     return sum(path.is_file() for path in (directory / "store" / "segments").rglob("*"))
 
 
-def asked(url: str, path: str) -> str:
+def ask(url: str, path: str) -> str:
     return httpx.get(url + path, trust_env=False, verify=False, timeout=30).text
 
 
@@ -261,7 +261,7 @@ def main() -> None:
     runs: dict[int, list[Taken]] = {1: [], several: []}
     for _ in range(arguments.rounds):
         for fronts, found in runs.items():
-            found.append(measured(arguments, fronts, cap=arguments.cap))
+            found.append(measure(arguments, fronts, cap=arguments.cap))
     failures = sum(run.failures for found in runs.values() for run in found)
     if failures:
         print(f"# {failures} pushes were refused: do not quote this")

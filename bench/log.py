@@ -38,7 +38,7 @@ class Speed(NamedTuple):
     p99_ms: float
 
 
-async def appended(
+async def append(
     log: Log, term: Term, head: Head, *, batch: int, seconds: float
 ) -> tuple[Head, Speed]:
     took: list[float] = []
@@ -63,12 +63,12 @@ async def read_back(log: Log) -> float:
     return seen / (time.perf_counter() - began)
 
 
-async def measured(log: Log, seconds: float) -> tuple[dict[int, Speed], float]:
+async def measure(log: Log, seconds: float) -> tuple[dict[int, Speed], float]:
     term = await log.campaign(Candidate("bench"))
     head = await log.head()
     speeds: dict[int, Speed] = {}
     for batch in BATCHES:
-        head, speeds[batch] = await appended(log, term, head, batch=batch, seconds=seconds)
+        head, speeds[batch] = await append(log, term, head, batch=batch, seconds=seconds)
     return speeds, await read_back(log)
 
 
@@ -78,7 +78,7 @@ def with_log(
     async def run() -> tuple[dict[int, Speed], float]:
         log = await opened()
         try:
-            return await measured(log, seconds)
+            return await measure(log, seconds)
         finally:
             await log.close()
 

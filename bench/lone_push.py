@@ -24,7 +24,7 @@ from synthetic import load_now, tell_of_neighbours
 _WAITED = re.compile(r"p50 ([\d.]+) ms, p90 ([\d.]+) ms, p99 ([\d.]+) ms")
 
 
-def pushed(server: Server, options: argparse.Namespace, seconds: float) -> str:
+def push(server: Server, options: argparse.Namespace, seconds: float) -> str:
     """What `maar load` says when all is answered."""
     command = ["load", "--rate", str(options.rate), "--services", "20", "--pods", "10"]
     command += ["--seconds", str(seconds), "--server", server.url]
@@ -38,7 +38,7 @@ def pushed(server: Server, options: argparse.Namespace, seconds: float) -> str:
     ).stdout
 
 
-def counted(server: Server, name: str) -> float:
+def metric(server: Server, name: str) -> float:
     lines = server.get("/metrics").splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
@@ -55,11 +55,11 @@ def main() -> None:
     server = Server(Path(__file__).resolve().parents[1] / "src")
     try:
         server.wait_until(lambda: bool(server.get("/ready")), READY_S)
-        pushed(server, options, options.warm)
+        push(server, options, options.warm)
         names = ("maar_segment_puts_total", "maar_segment_fixed_cuts_total")
-        before = [counted(server, name) for name in names]
-        said = pushed(server, options, options.seconds)
-        puts, cuts = (counted(server, name) - was for name, was in zip(names, before, strict=True))
+        before = [metric(server, name) for name in names]
+        said = push(server, options, options.seconds)
+        puts, cuts = (metric(server, name) - was for name, was in zip(names, before, strict=True))
     finally:
         server.stop()
     waited = _WAITED.search(said)

@@ -141,7 +141,7 @@ class Lake:
             created_at_ns=0,
         )
 
-    def compacted(
+    def compact(
         self, inputs: Sequence[BlockMeta], *, target: int = TARGET_BYTES
     ) -> tuple[PlanResult, int]:
         """The result and the peak memory of the process that made it, in bytes."""
@@ -159,7 +159,7 @@ class Lake:
         return alone(plan, self.settings, self.scratch)
 
 
-def _compacted(plan: LeasedPlan, settings: StoreSettings, scratch: Path) -> tuple[PlanResult, int]:
+def _compact(plan: LeasedPlan, settings: StoreSettings, scratch: Path) -> tuple[PlanResult, int]:
     store = open_store(settings)
     result = compact(plan, store=store, attempt="a1", scratch=scratch, wall_ns=0)
     return result, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -168,7 +168,7 @@ def _compacted(plan: LeasedPlan, settings: StoreSettings, scratch: Path) -> tupl
 def alone(plan: LeasedPlan, settings: StoreSettings, scratch: Path) -> tuple[PlanResult, int]:
     """Run a compaction in a fresh process, so that its peak is its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_compacted, (plan, settings, scratch))
+        return pool.apply(_compact, (plan, settings, scratch))
 
 
 def measure(megabytes: int, *, unique: bool) -> bool:
@@ -181,13 +181,13 @@ def measure(megabytes: int, *, unique: bool) -> bool:
         blocks: list[BlockMeta] = []
         group = -(-len(segments) // BLOCKS)
         for start in range(0, len(segments), group):
-            result, peak = lake.compacted(segments[start : start + group])
+            result, peak = lake.compact(segments[start : start + group])
             blocks += result.outputs
             worst = max(worst, peak)
         _report(megabytes, kind, "0 to 1", worst, segments, blocks)
-        result, peak = lake.compacted(blocks)
+        result, peak = lake.compact(blocks)
         _report(megabytes, kind, "1 to 2", peak, blocks, result.outputs)
-        whole, peak_whole = lake.compacted(segments)  # all raw input in one plan
+        whole, peak_whole = lake.compact(segments)  # all raw input in one plan
         _report(megabytes, kind, "0 to 1, one plan", peak_whole, segments, whole.outputs)
     return max(worst, peak, peak_whole) <= LIMIT_BYTES
 

@@ -74,7 +74,7 @@ class Lake:
         self._scratch.mkdir()
         self._attempts = count()
 
-    def merged(self, inputs: Sequence[BlockMeta]) -> tuple[list[BlockMeta], float]:
+    def merge(self, inputs: Sequence[BlockMeta]) -> tuple[list[BlockMeta], float]:
         """The outputs of a plan, and its CPU seconds."""
         plan = synthetic.leased(inputs)
         attempt = f"a{next(self._attempts)}"
@@ -92,10 +92,10 @@ def measure(lake: Lake, some: Sequence[RawProfile], *, plans: int, segments: int
     ones: list[BlockMeta] = []
     first = 0.0
     for at in range(0, len(written), segments):
-        outputs, took = lake.merged(written[at : at + segments])
+        outputs, took = lake.merge(written[at : at + segments])
         ones += outputs
         first += took
-    _, second = lake.merged(ones)
+    _, second = lake.merge(ones)
     return [first, second]
 
 

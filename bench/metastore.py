@@ -254,7 +254,7 @@ def calls_of(metas: Sequence[BlockMeta], each: int) -> Iterator[list[BlockMeta]]
     return (list(metas[at : at + each]) for at in range(0, len(metas), each))
 
 
-async def made(segments: Segments, service: MetastoreService, count: int) -> list[BlockMeta]:
+async def make(segments: Segments, service: MetastoreService, count: int) -> list[BlockMeta]:
     """In a thread: the loop's own computing is measured."""
     now = (await service.now()).lease_time
     return await asyncio.to_thread(segments.make, count, now)
@@ -264,7 +264,7 @@ async def fill(service: MetastoreService, segments: Segments, size: int) -> floa
     """The mean size of a block as msgpack, of a few."""
     few: list[BlockMeta] = []
     for first in range(0, size, AT_ONCE):
-        metas = await made(segments, service, min(AT_ONCE, size - first))
+        metas = await make(segments, service, min(AT_ONCE, size - first))
         few = few or metas[:100]
         await register(service, calls_of(metas, BLOCKS_A_CALL), 8)
     return statistics.mean(len(pack(meta)) for meta in few)
@@ -287,7 +287,7 @@ async def polls(service: MetastoreService, segments: Segments, count: int) -> li
         assert all(outcome.accepted for outcome in reply.outcomes), reply.outcomes
         (plan,) = reply.granted
         reports = (Report(plan.id, plan.token, result(plan)),)
-        again = await made(segments, service, len(plan.inputs))
+        again = await make(segments, service, len(plan.inputs))
         await register(service, calls_of(again, len(again)), 1)
     return took
 
@@ -297,11 +297,11 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def measured(directory: Path, options: argparse.Namespace) -> dict[str, float]:
+async def measure(directory: Path, options: argparse.Namespace) -> dict[str, float]:
     segments, pauses = Segments(), Pauses()
     found: dict[str, float] = {}
     async with metastore(directory) as service:
-        await made(segments, service, 2 * AT_ONCE)  # so that what passes through has its room
+        await make(segments, service, 2 * AT_ONCE)  # so that what passes through has its room
         await fill(service, segments, 100)
         watcher = asyncio.create_task(pauses.watch())
         gc.collect()
@@ -310,9 +310,9 @@ async def measured(directory: Path, options: argparse.Namespace) -> dict[str, fl
         gc.collect()
         found["grown"] = resident() - before
         pauses.phase = "register"
-        few = await made(segments, service, max(1, options.registrations // 20))
+        few = await make(segments, service, max(1, options.registrations // 20))
         found["alone"] = await rate(service, few, 1)
-        many = await made(segments, service, options.registrations)
+        many = await make(segments, service, options.registrations)
         begun = time.process_time()
         found["register"] = await rate(service, many, WRITERS)
         found["register_cpu"] = len(many) / (time.process_time() - begun)
@@ -327,7 +327,7 @@ async def measured(directory: Path, options: argparse.Namespace) -> dict[str, fl
     return found | {f"pause_{name}": s * 1e3 for name, s in pauses.longest.items()}
 
 
-async def restarted(directory: Path) -> dict[str, float]:
+async def restart(directory: Path) -> dict[str, float]:
     begun = time.perf_counter()
     store = open_objects(directory)
     (_, key), *_ = snapshot.list_snapshots(store)
@@ -410,10 +410,10 @@ def main() -> None:
         print(asyncio.run(snapshot_of(options.snapshot_of)))
     elif options.restart_of:
         on_one_core()
-        print(json.dumps(asyncio.run(restarted(options.restart_of))))
+        print(json.dumps(asyncio.run(restart(options.restart_of))))
     elif options.size:
         on_one_core()
-        print(json.dumps(asyncio.run(measured(options.directory, options))))
+        print(json.dumps(asyncio.run(measure(options.directory, options))))
     else:
         load = synthetic.load_now()
         first: dict[str, float] = {}

@@ -69,7 +69,7 @@ def fresh(chance: Random) -> Placement:
     return Placement(ring(), rules(), lambda _: TenantLimits(), lambda n: int(chance.random() * n))
 
 
-def placed(keys: list[Key], chance: Random) -> float:
+def time_placing(keys: list[Key], chance: Random) -> float:
     place = fresh(chance).place
     for tenant, service, mark in keys[: SERVICES * SERIES]:
         place(tenant, service, mark)
@@ -88,7 +88,7 @@ def placed_first(keys: list[Key], chance: Random) -> float:
     return len(distinct) / (time.perf_counter() - began)
 
 
-def hashed(keys: list[Key], chance: Random) -> float:
+def time_hashing(keys: list[Key], chance: Random) -> float:
     tokens = sorted(
         (chance.getrandbits(64), shard) for shard in range(NODES * SHARDS) for _ in range(TOKENS)
     )
@@ -100,7 +100,7 @@ def hashed(keys: list[Key], chance: Random) -> float:
     return len(keys) / (time.perf_counter() - began)
 
 
-def ordered(keys: list[Key], chance: Random) -> float:
+def time_ordering(keys: list[Key], chance: Random) -> float:
     placement = fresh(chance)
     places: list[Place] = [placement.place(*key) for key in keys[:2000]]
     began = time.perf_counter()
@@ -115,13 +115,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     ways: dict[str, Callable[[list[Key], Random], float]] = {
-        "place": placed,
+        "place": time_placing,
         "place_first": placed_first,
-        "writers": ordered,
+        "writers": time_ordering,
     }
     best = {name: 0.0 for name in (*ways, "hashed")}
     for turn in range(given.rounds):  # in turns, so that a busy machine slows all of them
-        for name, way in (*ways.items(), ("hashed", hashed)):
+        for name, way in (*ways.items(), ("hashed", time_hashing)):
             keys = profiles(given.placements, Random(turn))
             best[name] = max(best[name], way(keys, Random(turn)))
     print(

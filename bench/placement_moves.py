@@ -66,7 +66,7 @@ def flow(before: int, after: int, size: int) -> Flow:
     return found
 
 
-def moved(before: Table, after: Table, flows: Flow) -> float:
+def moves(before: Table, after: Table, flows: Flow) -> float:
     return sum(part for (was, now), part in flows.items() if before[was] != after[now])
 
 
@@ -97,7 +97,7 @@ def moving_least(table: Table, node: NodeId, flows: Flow) -> Table:
     for (was, now), part in flows.items():
         had[now, table[was]] += part
     slots = [owner for owner in (*sorted(set(table)), node) for _ in range(EACH)]
-    chosen = assigned([[-had[shard, owner] for owner in slots] for shard in range(len(slots))])
+    chosen = assign([[-had[shard, owner] for owner in slots] for shard in range(len(slots))])
     return tuple(slots[slot] for slot in chosen)
 
 
@@ -109,7 +109,7 @@ CHOICES: Mapping[str, Choice] = {
 }
 
 
-def assigned(costs: Sequence[Sequence[float]]) -> list[int]:
+def assign(costs: Sequence[Sequence[float]]) -> list[int]:
     """A column for each row, each once, of the least cost in all: by shortest augmenting paths."""
     size = len(costs)
     row_price, column_price = [0.0] * size, [0.0] * (size + 1)
@@ -150,17 +150,17 @@ class Grown(NamedTuple):
     table: Table
 
 
-def grown(choice: Choice, size: int) -> Grown:
+def grow(choice: Choice, size: int) -> Grown:
     table, total = fleet_of(FIRST, EACH).owners, 0.0
     for nodes in range(FIRST, LAST):
         flows = flow(EACH * nodes, EACH * (nodes + 1), size)
         new = choice(table, node_name(nodes + 1), flows)
-        total += moved(table, new, flows)
+        total += moves(table, new, flows)
         table = new
     return Grown(total, table)
 
 
-def moved_by_label_hashing(series: int = 20_000) -> float:
+def moves_by_label_hashing(series: int = 20_000) -> float:
     chance, total = Random(1), 0
     marks = [chance.getrandbits(64) for _ in range(series)]
     circles = [Plain(fleet_of(nodes, EACH)) for nodes in range(FIRST, LAST + 1)]
@@ -169,7 +169,7 @@ def moved_by_label_hashing(series: int = 20_000) -> float:
     return total / series
 
 
-def lost(table: Table) -> float:
+def loss(table: Table) -> float:
     """Of a dataset of four shards, the part that the writer has which has most of it."""
     twice = table + table
     windows = (twice[start : start + 4] for start in range(len(table)))
@@ -217,17 +217,17 @@ def heaviest_heir(table: Table) -> float:
 
 
 def main() -> None:
-    hashing = 100 * moved_by_label_hashing()
+    hashing = 100 * moves_by_label_hashing()
     for size in SIZES:
         for name, choice in CHOICES.items():
-            value = 100 * grown(choice, size).moved
+            value = 100 * grow(choice, size).moved
             print(
                 f"moved_{size}_{name} {value:.1f} % {value / hashing:.2f} "
                 f"label_hashing_{hashing:.1f}"
             )
-    tables = {name: grown(choice, 4).table for name, choice in CHOICES.items()}
+    tables = {name: grow(choice, 4).table for name, choice in CHOICES.items()}
     for name, table in tables.items():
-        print(f"lost_{name} {100 * lost(table):.0f} % {4 * lost(table):.2f} one_shard_25")
+        print(f"lost_{name} {100 * loss(table):.0f} % {4 * loss(table):.2f} one_shard_25")
     for name, table in tables.items():
         value = heaviest_survivor(table)
         print(f"survivor_{name} {value:.2f} max/mean {value:.2f} even_1.00")

@@ -34,7 +34,7 @@ MANY = 100 * DATASETS  # among which every writer has so many
 SERIES = 6  # of a dataset, as small services of the scenarios have
 
 
-def replayed(name: str, seed: int, minutes: float) -> SimulationReport:
+def replay(name: str, seed: int, minutes: float) -> SimulationReport:
     made = scenario(name, seed)
     made = made._replace(duration_s=min(made.duration_s, 60 * minutes))
     return Replay(made, PlacementSettings(), Random(seed)).report(seed)
@@ -119,7 +119,7 @@ def main() -> None:
         tell_heirs()
         return
     for name in given.scenarios:
-        tell(name, [replayed(name, seed, given.minutes) for seed in range(1, given.seeds + 1)])
+        tell(name, [replay(name, seed, given.minutes) for seed in range(1, given.seeds + 1)])
 
 
 if __name__ == "__main__":

@@ -124,11 +124,11 @@ async def measure(directory: Path, polls: int) -> tuple[dict[tuple[str, str], Ta
         first = await service.poll(PollRequest(WORKER, 3, kinds=(COMPACT,)))
         *held, current = first.granted
         for _ in range(polls):
-            await asked.poll("renew", PollRequest(WORKER, 0, renewed(held)))
+            await asked.poll("renew", PollRequest(WORKER, 0, renewals(held)))
         for _ in range(polls):
             report = Report(current.id, current.token, result_of(current, shrink=0.25))
             reply = await asked.poll(
-                "work", PollRequest(WORKER, 1, renewed(held), (report,), kinds=(COMPACT,))
+                "work", PollRequest(WORKER, 1, renewals(held), (report,), kinds=(COMPACT,))
             )
             assert reply.outcomes[0].accepted, reply.outcomes
             (current,) = reply.granted
@@ -159,7 +159,7 @@ async def register(service: MetastoreService, *, plans: int) -> None:
         assert not any(reply.refusals), reply.refusals
 
 
-def renewed(held: Sequence[LeasedPlan]) -> tuple[Renewal, ...]:
+def renewals(held: Sequence[LeasedPlan]) -> tuple[Renewal, ...]:
     return tuple(Renewal(plan.id, plan.token) for plan in held)
 
 

@@ -201,7 +201,7 @@ async def serve_meta(address: str, directory: Path) -> None:
     await service.start()
     server = await serve_metastore(address, service, _Role())
     print("ready", flush=True)
-    await _signalled()
+    await _wait_signal()
     await server.stop()
     await service.stop()
 
@@ -235,7 +235,7 @@ async def serve_front(address: str, directory: Path) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     life = asyncio.create_task(server.serve(sockets=[listener]))
     print(listener.getsockname()[1], flush=True)
-    await _signalled()
+    await _wait_signal()
     server.should_exit = True
     await life
     await router.close()
@@ -267,7 +267,7 @@ def router_to(segments: SegmentService, registry: CollectorRegistry) -> Router:
     )
 
 
-async def _signalled() -> None:
+async def _wait_signal() -> None:
     """Wait for SIGTERM; uvicorn takes signals too, so look rather than listen."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()

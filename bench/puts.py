@@ -185,7 +185,7 @@ def by_chance(per_s: float, size: int) -> Load:
     return run
 
 
-def answered(writer: Writer, seconds: float) -> None:
+def answer(writer: Writer, seconds: float) -> None:
     profile, now_ns = profile_of(10 * KIB), 0
     while now_ns < seconds * SECOND:
         writer.push(now_ns, profile)
@@ -200,7 +200,7 @@ LOADS: dict[str, Load] = {
     "steady": from_pods(60, 30 * KIB),
     "busy": from_pods(400, 30 * KIB),
     "bursts": from_pods(100, 10 * KIB, phases=False),
-    "answered": answered,
+    "answered": answer,
 }
 
 

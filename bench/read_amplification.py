@@ -109,7 +109,7 @@ class Sample:
         return result, Merge(seconds, came, went, len(result.outputs))
 
 
-def sampled(directory: Path, *, merges: int) -> Costs:
+def sample(directory: Path, *, merges: int) -> Costs:
     """What merges cost on this machine, now."""
     sample = Sample(directory)
     to_tables.warm()
@@ -122,10 +122,10 @@ def sampled(directory: Path, *, merges: int) -> Costs:
     blocks = [meta for result, _ in results for meta in result.outputs]
     merging = [sample.merge(blocks[:count])[1] for count in {2, merges // 2, merges} if count > 1]
     size = statistics.mean(meta.size for inputs in segments for meta in inputs)
-    return Costs(int(size / PROFILES), fitted(decoding), fitted(merging))
+    return Costs(int(size / PROFILES), fit(decoding), fit(merging))
 
 
-def fitted(merges: Sequence[Merge]) -> Cost:
+def fit(merges: Sequence[Merge]) -> Cost:
     """The plane that fits best, as far as it makes sense: nothing takes less than no time."""
     rows = np.array([[1.0, merge.came / 1e6, merge.outputs - 1.0] for merge in merges])
     seconds = np.array([merge.seconds for merge in merges])
@@ -160,7 +160,7 @@ async def by_our_rules(load: Load, costs: Costs, *, workers: int, slots: int) ->
             for day in range(1, load.late_days + 1):
                 start_ns = NOON_NS - DAY_NS // 2 - day * DAY_NS
                 asked = TimeRange(start_ns, start_ns + DAY_NS)
-                seen.opened_days.append(await ours.opened_in(load.tenants[0], asked))
+                seen.opened_days.append(await ours.open_range(load.tenants[0], asked))
             return seen
         finally:
             await ours.service.stop()
@@ -226,7 +226,7 @@ async def main() -> None:
     parser.add_argument("--late-only", action="store_true", help="no comparison with the peer")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="maar-bench-") as directory:
-        costs = sampled(Path(directory), merges=options.merges)
+        costs = sample(Path(directory), merges=options.merges)
     for name, cost in (("0", costs.decode), ("1+", costs.merge)):
         print(
             f"# a merge of level {name}: {cost.fixed_s:.3f} s + {cost.byte_s * 1e6:.3f} s/MB + "

@@ -74,7 +74,7 @@ class Place:
     def words(self) -> tuple[str, ...]:
         return ("--directory", str(self.directory), "--endpoints", self.endpoints)
 
-    async def opened(self) -> Log:
+    async def open(self) -> Log:
         if self.endpoints:
             return await EtcdLog.open(self._etcd())
         return SqliteLog.open(self.directory / "log")
@@ -107,7 +107,7 @@ async def metastore(place: Place) -> AsyncIterator[MetastoreService]:
         place.made_s = time.perf_counter() - begun
         return int(json.loads(shown)["index"])
 
-    log = await place.opened()
+    log = await place.open()
     service = MetastoreService(
         log,
         bench.open_objects(place.directory),
@@ -138,14 +138,14 @@ async def appends(service: MetastoreService, segments: Iterator[object]) -> list
     return took
 
 
-async def registered(place: Place, options: argparse.Namespace) -> dict[str, float]:
+async def register(place: Place, options: argparse.Namespace) -> dict[str, float]:
     segments = bench.Segments()
     async with metastore(place) as service:
-        few = await bench.made(segments, service, max(20, options.registrations // 20))
+        few = await bench.make(segments, service, max(20, options.registrations // 20))
         begun = time.perf_counter()
         await appends(service, iter(few))
         alone = len(few) / (time.perf_counter() - begun)
-        many = iter(await bench.made(segments, service, options.registrations))
+        many = iter(await bench.make(segments, service, options.registrations))
         begun = time.perf_counter()
         waits = await asyncio.gather(*(appends(service, many) for _ in range(WRITERS)))
         took = time.perf_counter() - begun
@@ -154,15 +154,15 @@ async def registered(place: Place, options: argparse.Namespace) -> dict[str, flo
     return {"alone": alone, "rate": rate, "p50": cuts[49] * 1e3, "p99": cuts[98] * 1e3}
 
 
-async def written(place: Place, options: argparse.Namespace) -> dict[str, float]:
-    log = await place.opened()
+async def write(place: Place, options: argparse.Namespace) -> dict[str, float]:
+    log = await place.open()
     bodies = getattr(synthetic_log, options.kind)()
-    size = await synthetic_log.written(log, bodies, options.entries)
+    size = await synthetic_log.write(log, bodies, options.entries)
     await log.close()
     return {"bytes": size}
 
 
-async def replayed(place: Place, _options: argparse.Namespace) -> dict[str, float]:
+async def replay(place: Place, _options: argparse.Namespace) -> dict[str, float]:
     log = await place.reader()
     begun, after = time.perf_counter(), 0
     while records := await log.read(after=after):
@@ -182,7 +182,7 @@ async def replayed(place: Place, _options: argparse.Namespace) -> dict[str, floa
     }
 
 
-async def made(place: Place, _options: argparse.Namespace) -> dict[str, float]:
+async def make_snapshot(place: Place, _options: argparse.Namespace) -> dict[str, float]:
     """As the snapshot's own process does."""
     log = await place.reader()
     begun = time.perf_counter()
@@ -192,14 +192,14 @@ async def made(place: Place, _options: argparse.Namespace) -> dict[str, float]:
     return {"index": index, "took": took}
 
 
-async def stalled(place: Place, options: argparse.Namespace) -> dict[str, float]:
+async def stall(place: Place, options: argparse.Namespace) -> dict[str, float]:
     """A snapshot while four writers register as they can, and as long a time without."""
     segments, pauses = bench.Segments(), bench.Pauses()
     found: dict[str, float] = {}
     begun = time.perf_counter()
     async with metastore(place) as service:
         found["restart"] = time.perf_counter() - begun
-        await appends(service, iter(await bench.made(segments, service, 1)))
+        await appends(service, iter(await bench.make(segments, service, 1)))
         await service.snapshot()  # lets go of the log that was made: no replica is so far behind
         watcher = asyncio.create_task(pauses.watch())
         found["longest_snapshot"], whole_s = await longest(service, segments, pauses, True)
@@ -243,11 +243,11 @@ async def longest(
 
 
 MEASURES = {
-    "register": registered,
-    "write": written,
-    "replay": replayed,
-    "make": made,
-    "stall": stalled,
+    "register": register,
+    "write": write,
+    "replay": replay,
+    "make": make_snapshot,
+    "stall": stall,
 }
 
 

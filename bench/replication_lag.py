@@ -130,7 +130,7 @@ class Story:
                 for passage in self._held.pop(block):
                     passage.copied = passage.copied or wall
 
-    def measured(self, began: float, *, warm: float, seconds: float) -> list[Passage]:
+    def measure(self, began: float, *, warm: float, seconds: float) -> list[Passage]:
         """From some time after the first push of a load that began after a time."""
         all_ = [p for p in self.segments.values() if p.acknowledged >= began]
         first = min((p.acknowledged for p in all_), default=0.0) + warm
@@ -152,7 +152,7 @@ async def measure(directory: Path, url: str, options: argparse.Namespace) -> lis
     log = SqliteLog.open_reader(directory / "log")
 
     def passages() -> list[Passage]:
-        return story.measured(began, warm=options.warm, seconds=options.seconds)
+        return story.measure(began, warm=options.warm, seconds=options.seconds)
 
     try:
         print(f"# {found['acknowledged']} pushes of {found['bytes'] / 1e6:.1f} MB acknowledged")

@@ -110,7 +110,7 @@ def main() -> None:
         ages = SHORT_AGES_S if options.top else (options.age, *AGES_S[1:])
         grown = []
         for tree in [] if options.url else trees:
-            servers.append(stack.enter_context(served(tree, ages)))
+            servers.append(stack.enter_context(serve(tree, ages)))
             grown.append(fill(servers[-1], work, 0, options.profiles, top=options.top))
         costs = measure(servers, work.about, options.rounds)
         tell(costs, with_base=len(servers) > 1)
@@ -163,7 +163,7 @@ def tell(costs: list[dict[str, Cost]], *, with_base: bool, suffix: str = "") -> 
 
 
 @contextmanager
-def served(tree: Path, ages_s: Sequence[float]) -> Iterator[Server]:
+def serve(tree: Path, ages_s: Sequence[float]) -> Iterator[Server]:
     """A whole server of one revision, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="maar-") as directory:
         log = Path(directory) / "log"
@@ -196,7 +196,7 @@ class Work(NamedTuple):
 def _work(options: argparse.Namespace) -> Work:
     if options.corpus:
         return _of_corpus(list(_read_corpus(options.corpus)))
-    return _made_up(options.profiles, options.services, options.days)
+    return _make_up(options.profiles, options.services, options.days)
 
 
 def _read_corpus(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -213,7 +213,7 @@ def _of_corpus(pushes: list[tuple[dict[str, Any], bytes]]) -> Work:
     return Work(lambda number: pushes[number][1], about)
 
 
-def _made_up(profiles: int, services: int, days: int) -> Work:
+def _make_up(profiles: int, services: int, days: int) -> Work:
     """Every so many seconds one, backwards: those of a tenfold number lie between the others."""
     random = Random(7)
     bodies = [synthetic.pprof(random, time_ns=0, locations=600) for _ in range(BODIES)]

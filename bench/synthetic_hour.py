@@ -230,7 +230,7 @@ class System(Protocol):
         self, worker: str, capacity: int, running: Sequence[Work], done: Sequence[Work], now_ns: int
     ) -> list[Work]: ...
 
-    async def opened(self, tenant: str, now_ns: int) -> Opened: ...
+    async def open_hour(self, tenant: str, now_ns: int) -> Opened: ...
 
 
 class VirtualClock:
@@ -365,10 +365,12 @@ class Ours:
         assert all(outcome.accepted for outcome in reply.outcomes), reply.outcomes
         return [self._work(plan) for plan in reply.granted]
 
-    async def opened(self, tenant: str, now_ns: int) -> Opened:
-        return await self.opened_in(tenant, TimeRange(NOON_NS + now_ns - HOUR_NS, NOON_NS + now_ns))
+    async def open_hour(self, tenant: str, now_ns: int) -> Opened:
+        return await self.open_range(
+            tenant, TimeRange(NOON_NS + now_ns - HOUR_NS, NOON_NS + now_ns)
+        )
 
-    async def opened_in(self, tenant: str, time: TimeRange) -> Opened:
+    async def open_range(self, tenant: str, time: TimeRange) -> Opened:
         view = await self.service.view(ViewRequest(TenantId(tenant), time))
         segments = sum(meta.kind is Kind.SEGMENT for meta in view.blocks)
         files = segments + (len(view.blocks) - segments) * FILES_OF_BLOCK
@@ -514,7 +516,7 @@ class Theirs:
         ]
         return [self._work(job) for job in self._peer.poll(capacity, finished, now_ns)]
 
-    async def opened(self, tenant: str, now_ns: int) -> Opened:
+    async def open_hour(self, tenant: str, now_ns: int) -> Opened:
         time = TimeRange(now_ns - HOUR_NS, now_ns)
         found = [
             block
@@ -600,7 +602,7 @@ class Hour:
 
     async def _look(self) -> None:
         for tenant in self._load.tenants:
-            opened = await self._system.opened(tenant, self._clock.now_ns)
+            opened = await self._system.open_hour(tenant, self._clock.now_ns)
             self._seen.opened.append(opened)
 
     async def _poll(self, worker: Worker, number: int) -> None:

@@ -90,9 +90,9 @@ class _Pipeline:
         if level is None or len(lane) < level.count:
             return
         del self._lanes[key]
-        yield from self._planned(key, tuple(lane))
+        yield from self._plan(key, tuple(lane))
 
-    def _planned(self, key: QueueKey, inputs: tuple[BlockMeta, ...]) -> Iterator[bytes]:
+    def _plan(self, key: QueueKey, inputs: tuple[BlockMeta, ...]) -> Iterator[bytes]:
         put, writer = self._writer.put, self._writer
         ids = tuple(meta.id for meta in inputs)
         yield put(e.PlansScheduled((PlanSpec(COMPACT, False, key, ids, 3),)))
@@ -108,11 +108,11 @@ class _Pipeline:
         result = bench.result(leased)
         yield put(e.PlanCompleted(plan, token, result))
         self._done.append(leased)
-        yield from self._cleaned()
+        yield from self._clean()
         for output in result.outputs:
             yield from self._enter(output)
 
-    def _cleaned(self) -> Iterator[bytes]:
+    def _clean(self) -> Iterator[bytes]:
         """Behind the plans of a while ago nothing is kept."""
         if len(self._done) <= KEPT_PLANS:
             return
@@ -125,7 +125,7 @@ class _Pipeline:
             yield self._writer.put(e.RegistrationFloor(registration_floor))
 
 
-async def written(log: Log, bodies: Iterable[bytes], count: int) -> int:
+async def write(log: Log, bodies: Iterable[bytes], count: int) -> int:
     """Append so many of them to an empty log, as fast as it takes them; how many bytes there were.
 
     A disk that falls behind may cost an answer, or leadership: then we see what landed and go on.

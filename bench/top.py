@@ -90,7 +90,7 @@ def body(random: Random) -> bytes:
     )
 
 
-def pushed(services: int, profiles: int) -> list[list[RawProfile]]:
+def profiles_by_shard(services: int, profiles: int) -> list[list[RawProfile]]:
     """Profiles by shard, in the order in which they come; a service keeps to one shard."""
     random = Random(1)
     bodies = [body(random) for _ in range(BODIES)]
@@ -124,10 +124,10 @@ def pushed(services: int, profiles: int) -> list[list[RawProfile]]:
     return shards
 
 
-def built(directory: Path, services: int, profiles: int) -> Fleet:
+def build(directory: Path, services: int, profiles: int) -> Fleet:
     store = open_store(StoreSettings("main", (directory / "store").as_uri()))
 
-    def merged(blocks: list[BlockMeta]) -> list[BlockMeta]:
+    def merge(blocks: list[BlockMeta]) -> list[BlockMeta]:
         result = compact(
             leased(blocks), store=store, attempt="b", scratch=directory / "scratch", wall_ns=START
         )
@@ -135,11 +135,11 @@ def built(directory: Path, services: int, profiles: int) -> Fleet:
 
     def level(blocks: list[BlockMeta], *, size: int) -> list[BlockMeta]:
         some = [blocks[first : first + size] for first in range(0, len(blocks), size)]
-        return [block for inputs in some for block in merged(inputs)]
+        return [block for inputs in some for block in merge(inputs)]
 
     asked: list[BlockMeta] = []
     compacted: list[BlockMeta] = []
-    for number, mine in enumerate(pushed(services, profiles), 1):
+    for number, mine in enumerate(profiles_by_shard(services, profiles), 1):
         segments = [
             segment(store, mine[first : first + IN_SEGMENT], shard=Shard(number))
             for first in range(0, len(mine), IN_SEGMENT)
@@ -198,7 +198,7 @@ class Script:
         return cast(list[tuple[str, int]], self._database.execute(text, values).fetchall())
 
 
-async def measured(ask: Callable[[], Awaitable[Any]]) -> tuple[Cost, Any]:
+async def time_once(ask: Callable[[], Awaitable[Any]]) -> tuple[Cost, Any]:
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
     answer = await ask()
@@ -208,7 +208,7 @@ async def measured(ask: Callable[[], Awaitable[Any]]) -> tuple[Cost, Any]:
 async def compare(fleet: Fleet, name: str, service: str) -> Cost:
     matchers = (Matcher("service_name", "=", service),) if service else ()
     scope = Scope(TENANT, ALWAYS, matchers)
-    engine = opened(fleet)
+    engine = open_engine(fleet)
     script = Script(fleet)
 
     async def ours() -> Top:
@@ -217,10 +217,10 @@ async def compare(fleet: Fleet, name: str, service: str) -> Cost:
     async def theirs() -> list[tuple[str, int]]:
         return script.top(service)
 
-    cold, answer = await measured(ours)
-    cold_script, rows = await measured(theirs)
+    cold, answer = await time_once(ours)
+    cold_script, rows = await time_once(theirs)
     assert Counter(dict(rows)) == Counter({r.function: r.total_value for r in answer.rows})
-    turns = [((await measured(ours))[0], (await measured(theirs))[0]) for _ in range(ROUNDS)]
+    turns = [((await time_once(ours))[0], (await time_once(theirs))[0]) for _ in range(ROUNDS)]
     engine.close()
     report(f"{name}_cold", cold, cold_script)
     warm = median([mine for mine, _ in turns])
@@ -233,7 +233,7 @@ def median(costs: list[Cost]) -> Cost:
     return Cost(statistics.median(walls), statistics.median(cpus))
 
 
-def opened(fleet: Fleet) -> DuckEngine:
+def open_engine(fleet: Fleet) -> DuckEngine:
     index = cast(Caller[IndexReader], Index(fleet.asked))
     return DuckEngine(QuerySettings(), index, fleet.store, CollectorRegistry())
 
@@ -245,7 +245,7 @@ def report(name: str, ours: Cost, theirs: Cost) -> None:
 
 
 async def measure(directory: Path, services: int, profiles: int, mark: str = "") -> list[Cost]:
-    fleet = built(directory, services, profiles)
+    fleet = build(directory, services, profiles)
     raw = sum(len(block.datasets) for block in fleet.asked if block.level == 0)
     blocks = [block for block in fleet.asked if block.level]
     print(

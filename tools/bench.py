@@ -195,7 +195,7 @@ def lines_of(said: str) -> list[Line]:
     return found
 
 
-def chosen(only: Sequence[str], *, compared: bool) -> list[Bench]:
+def choose(only: Sequence[str], *, compared: bool) -> list[Bench]:
     """The plan, or the named files of it in its order."""
     names = {name.removeprefix("bench/").removesuffix(".py") + ".py" for name in only}
     if unknown := names - {bench.file for bench in PLAN}:
@@ -347,7 +347,7 @@ def _children_cpu_s() -> float:
 
 def whole(only: Sequence[str], *, quick: bool, out: Path) -> int:
     results = []
-    for bench in chosen(only, compared=False):
+    for bench in choose(only, compared=False):
         arguments = bench.quick if quick else bench.whole
         print(f"== bench/{bench.file} {arguments}".rstrip(), flush=True)
         result = run(ROOT, bench, arguments, limit_s=bench.limit_s)
@@ -390,7 +390,7 @@ def compare(revision: str, only: Sequence[str], *, rounds: int, quick: bool) -> 
                 check=False,
             )
         print(f"number here {revision} unit ratio", flush=True)
-        for bench in chosen(only, compared=True):
+        for bench in choose(only, compared=True):
             arguments = bench.quick if quick else bench.compared or bench.whole
             results: tuple[list[Result], list[Result]] = ([], [])
             for order in turns(rounds):

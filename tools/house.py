@@ -76,7 +76,7 @@ def _sizes(tree: Path) -> None:
         files = list((tree / part).rglob("*.py"))
         lines = [len(file.read_text().splitlines()) for file in files]
         print(f"{part}: {len(files)} files, {sum(lines)} lines, the longest {max(lines)}")
-    for part in ("src", "tests/support"):
+    for part in ("src", "tests/support", "bench", "tools"):
         named = sum(len(participles(file)) for file in (tree / part).rglob("*.py"))
         print(f"{part}: {named} functions named by a past participle")
     print(f"class names with more than one meaning: {len(repeated_classes(package))}")

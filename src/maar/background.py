@@ -122,7 +122,7 @@ async def wait_any(seconds: float, *events: asyncio.Event) -> None:
             wait.cancel()
 
 
-async def first_ended(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def run_until_first_ends(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run several things until the first of them ends; raise what that one raised.
 
     When this returns or raises, none of them runs any more.
@@ -160,7 +160,7 @@ class Threads:
 
     def start(self, act: Callable[..., Made], *arguments: Any) -> asyncio.Future[Made]:
         if self._closed:
-            raise self._when_closed("what was to do this has ended; ask again")
+            raise self._when_closed("this part of the process has shut down; ask again")
         return asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
 
     async def do(self, act: Callable[..., Made], *arguments: Any) -> Made:

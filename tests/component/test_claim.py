@@ -104,7 +104,7 @@ def test_a_lost_log_without_a_snapshot_comes_back_in_every_kind_of_store(
             store,
             found,
             incarnation=Incarnation("feedbeef"),
-            adopts=found.lives[1:],
+            adopts=found.incarnations[1:],
             wall=WallTime(lake.clock.wall),
         )
         await log.close()

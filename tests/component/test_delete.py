@@ -30,7 +30,7 @@ from support.lake.deleting import (
     carried_out,
     eventually,
     finish,
-    granted,
+    grant_all,
     lake,
     mask,
     never_seen,
@@ -56,7 +56,7 @@ def test_nobody_sees_it_from_the_answer_on_and_what_comes_later_stays(
             kept = [of("mail", number) for number in range(3)]
             await lake.push(service, [*gone, *kept])
             for _ in range(level):
-                for plan in await granted(lake, service, COMPACT):
+                for plan in await grant_all(lake, service, COMPACT):
                     await finish(lake, service, plan)
             await ask.sees([*gone, *kept])
             dry = await service.delete_profiles(mask("cart"), dry_run=True)
@@ -203,7 +203,7 @@ def test_it_stays_deleted_in_a_log_that_is_restored_from_before_it(
             saved.extend(key for _, key in snapshot.list_snapshots(lake.store))
             await lake.push(service, [of("cart", 2), of("mail", 2)])  # only the store knows
             if merged:
-                for plan in await granted(lake, service, COMPACT):
+                for plan in await grant_all(lake, service, COMPACT):
                     await finish(lake, service, plan)
             lake.clock.advance(1)
             await service.delete_profiles(mask("cart"), dry_run=False, request_id="gdpr")

@@ -28,12 +28,12 @@ from support.lake.deleting import (
     carried_out,
     eventually,
     finish,
-    granted,
+    grant_all,
     lake,
     mask,
     never_seen,
     of,
-    opened,
+    open_in,
     run,
     work,
 )
@@ -52,7 +52,7 @@ def test_a_plan_that_was_granted_before_is_not_disturbed_and_brings_nothing_back
         async with lake.running() as service, lake.engine(service) as ask:
             gone, kept = of("cart", 1), of("mail", 1)
             await lake.push(service, [gone, kept])
-            (plan,) = await granted(lake, service, COMPACT)
+            (plan,) = await grant_all(lake, service, COMPACT)
             await service.delete_profiles(mask("cart"), dry_run=False)
             await finish(lake, service, plan)
             assert await lake.levels(service) == {1}
@@ -76,7 +76,7 @@ def test_it_stays_deleted_while_segments_are_joined(lake: WholeLake) -> None:
             made = await service.schedule_plan(asked)
             assert made.plan is not None
             await service.delete_profiles(mask("cart"), dry_run=False)
-            (plan,) = await granted(lake, service, LOGCOMPACT)
+            (plan,) = await grant_all(lake, service, LOGCOMPACT)
             await finish(lake, service, plan)
             await ask.sees(kept)
             (block,) = await service.blocks()
@@ -91,7 +91,7 @@ def test_it_stays_deleted_while_segments_are_joined(lake: WholeLake) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_it_stays_deleted_while_its_day_is_clustered(tmp_path: Path, late: bool) -> None:
-    lake = WholeLake(tmp_path, opened(tmp_path), patient(POLICY), OFTEN)
+    lake = WholeLake(tmp_path, open_in(tmp_path), patient(POLICY), OFTEN)
 
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
@@ -103,7 +103,7 @@ def test_it_stays_deleted_while_its_day_is_clustered(tmp_path: Path, late: bool)
             lake.clock.advance(14 * 3600 * SECOND_NS)  # the day is closed
             if not late:
                 await service.delete_profiles(mask("cart"), dry_run=False)
-            (plan,) = await granted(lake, service, CLUSTER)
+            (plan,) = await grant_all(lake, service, CLUSTER)
             if late:
                 await service.delete_profiles(mask("cart"), dry_run=False)
             await finish(lake, service, plan)
@@ -226,7 +226,7 @@ def test_a_worker_that_deletes_too_much_or_too_little_is_refused(lake: WholeLake
         async with lake.running() as service:
             await lake.push(service, [of("cart", 1), of("mail", 1)])
             await service.delete_profiles(mask("cart"), dry_run=False)
-            (plan,) = await granted(lake, service, COMPACT)
+            (plan,) = await grant_all(lake, service, COMPACT)
             for masks, why in (
                 ((), Refusal.HIDDEN),
                 (((mask(""),),), Refusal.SHARE),

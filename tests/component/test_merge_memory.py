@@ -39,15 +39,15 @@ def test_memory_stays_where_it_is_when_the_input_grows(bench: ModuleType, tmp_pa
         for first in range(0, 12 * PROFILES, PROFILES)
     ]
 
-    _, small = lake.compacted(segments[:3])
-    whole, large = lake.compacted(segments)
+    _, small = lake.compact(segments[:3])
+    whole, large = lake.compact(segments)
     assert whole.account.kept == 12 * PROFILES
     assert large < 1_024 * MIB
     assert large - small < 200 * MIB, "four times the input must not need much more memory"
 
-    halves = [lake.compacted(part)[0].outputs for part in (segments[:3], segments[3:6])]
+    halves = [lake.compact(part)[0].outputs for part in (segments[:3], segments[3:6])]
     blocks = [block for half in halves for block in half]
-    merged, peak = lake.compacted(blocks, target=sum(block.size for block in blocks) // 4)
+    merged, peak = lake.compact(blocks, target=sum(block.size for block in blocks) // 4)
     assert merged.account.kept == 6 * PROFILES
     assert len(merged.outputs) > 1
     assert peak < 700 * MIB

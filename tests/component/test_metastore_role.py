@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from maar.adapters.rpc import Channel, MetastoreClient, serve_role
-from maar.app.roles.readiness import MetastoreRole
+from maar.app.health.readiness import MetastoreRole
 from maar.model import keys
 from maar.model.errors import MaarError, Unavailable, Unreachable
 from maar.model.ids import Incarnation

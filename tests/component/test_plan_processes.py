@@ -63,7 +63,7 @@ class Site:
         for numbers in ((1, 2), (3,)):
             self._add(*numbers)
             plan = self._schedule("compact", shard=1)
-            assert self.execute(plan, f"maker{numbers[0]}").said().accepted
+            assert self.execute(plan, f"maker{numbers[0]}").next_said().accepted
         return self._schedule(kind, tenant="acme", day=utc_day(TIME_NS))
 
     def _add(self, *numbers: int) -> None:
@@ -107,7 +107,7 @@ class Site:
         """By us, or by the cleaner beside the metastore, which may be faster."""
 
         def is_done() -> bool:
-            said = self.clean().said()
+            said = self.clean().next_said()
             return bool(said.accepted) or said.answer == "already_completed"
 
         wait_for(is_done, 60, self.server.log)
@@ -186,7 +186,7 @@ def site(tmp_path: Path, request: pytest.FixtureRequest, forks: Forks) -> Iterat
 def test_immutable_a_many_processes_execute_a_new_plan(site: Site) -> None:
     plan = site.new_plan("compact")
     many = [site.execute(plan, f"w{n}") for n in range(4)]
-    said = [one.said() for one in many]
+    said = [one.next_said() for one in many]
     assert sum(one.accepted for one in said) == 1
     others = {one.answer for one in said if not one.accepted}
     assert others <= {"lease_live", "already_completed"}
@@ -197,13 +197,13 @@ def test_immutable_b_the_executor_is_killed_and_the_next_undoes_what_it_wrote(si
     plan = site.new_plan("compact")
     x = site.execute(plan, "x", hold=True)
     x.has_written()
-    assert site.execute(plan, "early").said().answer == "lease_live"
+    assert site.execute(plan, "early").next_said().answer == "lease_live"
     x.kill()
     dead = site.plan(plan).attempts[-1].token
     assert objects_written(site.store, plan, dead)
 
     def answer() -> str:
-        return str(site.execute(plan, "y").said().answer)
+        return str(site.execute(plan, "y").next_said().answer)
 
     wait_for(lambda: answer() in ("granted", "already_completed"), 60, site.server.log)
     site.check(plan, completed=True)
@@ -218,12 +218,12 @@ def test_immutable_c_a_zombie_wakes_after_its_plan_was_rolled_back_and_done(site
 
     def somebody_completes() -> bool:
         both = [site.execute(plan, "x"), site.execute(plan, "y")]
-        return any(one.said().accepted for one in both)
+        return any(one.next_said().accepted for one in both)
 
     wait_for(somebody_completes, 60, site.server.log)
     zombie.let_go()
     zombie.signal(signal.SIGCONT)
-    assert not zombie.said().accepted
+    assert not zombie.next_said().accepted
     site.check(plan, completed=True)
 
 
@@ -234,9 +234,9 @@ def test_the_leader_is_killed_while_a_plan_runs_and_the_plan_is_completed(site: 
     site.server.stop(signal.SIGKILL)
     site.server.start()
     x.let_go()
-    said = x.said()
+    said = x.next_said()
     if not said.accepted:  # its lease ended while nobody answered: the next one does it
-        wait_for(lambda: site.execute(plan, "y").said().accepted, 60, site.server.log)
+        wait_for(lambda: site.execute(plan, "y").next_said().accepted, 60, site.server.log)
     site.check(plan, completed=True)
 
 
@@ -250,7 +250,7 @@ def left_inflight(site: Site, plan: PlanId) -> None:
     x.kill()
 
     def answer() -> str:
-        return str(site.execute(plan, "early").said().answer)
+        return str(site.execute(plan, "early").next_said().answer)
 
     wait_for(lambda: answer() != "lease_live", 60, site.server.log)
 
@@ -258,7 +258,7 @@ def left_inflight(site: Site, plan: PlanId) -> None:
 @each_kind
 def test_removable_a_many_processes_execute_a_new_plan(site: Site, kind: str) -> None:
     plan = site.new_plan(kind)
-    said = [one.said() for one in [site.execute(plan, f"w{n}") for n in range(4)]]
+    said = [one.next_said() for one in [site.execute(plan, f"w{n}") for n in range(4)]]
     assert sum(one.accepted for one in said) == 1
     others = {one.answer for one in said if not one.accepted}
     assert others <= {"lease_live", "already_completed"}
@@ -272,10 +272,10 @@ def test_removable_b_somebody_comes_while_it_is_inflight_and_completes_it(
     plan = site.new_plan(kind)
     x = site.execute(plan, "x", hold=True)
     x.has_written()
-    assert site.execute(plan, "y").said().answer == "lease_live"
+    assert site.execute(plan, "y").next_said().answer == "lease_live"
     x.let_go()
-    assert x.said().accepted
-    assert site.execute(plan, "y").said().answer == "already_completed"
+    assert x.next_said().accepted
+    assert site.execute(plan, "y").next_said().answer == "already_completed"
     site.check(plan, completed=True)
 
 
@@ -284,11 +284,11 @@ def test_removable_c_two_come_to_a_plan_that_was_left_inflight(site: Site, kind:
     plan = site.new_plan(kind)
     left_inflight(site, plan)
     both = [site.execute(plan, "x"), site.execute(plan, "y")]
-    assert {one.said().answer for one in both} == {"must_be_rolled_back"}
+    assert {one.next_said().answer for one in both} == {"must_be_rolled_back"}
     site.is_cleaned()
     assert site.plan(plan).state is PlanState.INFLIGHT, "it is too young"
     assert site.roll_back(plan) == "scheduled"
-    wait_for(lambda: site.execute(plan, "y").said().answer == "rolled_back", 60)
+    wait_for(lambda: site.execute(plan, "y").next_said().answer == "rolled_back", 60)
     site.check(plan, completed=False)
 
 
@@ -300,7 +300,7 @@ def test_removable_d_a_cleaning_leaves_a_plan_alone_that_is_executed(site: Site,
     site.is_cleaned()
     assert site.plan(plan).state is PlanState.INFLIGHT
     x.let_go()
-    assert x.said().accepted
+    assert x.next_said().accepted
     site.check(plan, completed=True)
 
 
@@ -311,11 +311,11 @@ def test_removable_e_a_cleaning_comes_before_the_executor(site: Site, kind: str)
 
     def is_removed() -> bool:
         """It is too young at first; if compaction wants its blocks, it may be faster."""
-        site.clean().said()
+        site.clean().next_said()
         return site.plan(plan).state is PlanState.ROLLED_BACK
 
     wait_for(is_removed, 60, site.server.log)
-    assert site.execute(plan, "y").said().answer in ("rolled_back", "must_be_rolled_back")
+    assert site.execute(plan, "y").next_said().answer in ("rolled_back", "must_be_rolled_back")
     site.check(plan, completed=False)
 
 
@@ -338,6 +338,6 @@ def test_a_cleaner_that_dies_half_way_is_followed_by_the_next(site: Site, end: s
     wait_for(lambda: not objects_written(site.store, plan, dead), 60, site.server.log)
     if end == "late":
         cleaner.let_go()
-        cleaner.said()
-    assert site.execute(plan, "y").said().accepted
+        cleaner.next_said()
+    assert site.execute(plan, "y").next_said().accepted
     site.check(plan, completed=True)

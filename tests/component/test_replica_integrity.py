@@ -79,7 +79,7 @@ async def until(world: ReplicatedWorld, reached: Callable[[], bool]) -> None:
 
 
 async def while_time_passes(world: ReplicatedWorld, ns: int) -> None:
-    """Long enough for every duty to come round, on clocks and in truth."""
+    """Long enough for every background task to come round, on clocks and in truth."""
     end = asyncio.get_running_loop().time() + 1.2
     for member in world.members:
         member.clock.advance(ns)

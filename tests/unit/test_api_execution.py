@@ -79,7 +79,7 @@ def test_a_plan_from_schedule_to_result_by_any_language(front: Front, board: Fol
     assert asked(front, f"plans/{plan}/start", {"token": token}) == (200, step)
     board.pass_time(10)
     assert asked(front, f"plans/{plan}/renew", {"token": token}) == (200, step)
-    leased = board.leased(plan)
+    leased = board.leased_plan(plan)
     made = plain(result(plan, leased.token, leased.inputs))
     completion = {"token": token, "result": made}
     status, found = asked(front, f"plans/{plan}/complete", completion)
@@ -148,7 +148,7 @@ def test_a_stale_token_can_do_nothing(front: Front, board: FoldBoard) -> None:
     plan = compact_plan(board)
     stale = granted(front, plan)
     board.pass_time(LEASE_S + 1)
-    leased = board.leased(plan)
+    leased = board.leased_plan(plan)
     newer = granted(front, plan, "other")
     for verb, more in (
         ("renew", {}),
@@ -245,7 +245,7 @@ def test_a_grant_over_http_is_the_grant_itself(front: Front, board: FoldBoard) -
         board.pass_time(LEASE_S + 1)
         reply = await boards.far.call(poll(plan))
         (leased,) = reply.granted
-        assert leased == board.leased(plan)
+        assert leased == board.leased_plan(plan)
         assert leased.rollbacks[0].tokens == (dead.token,)
         assert reply.execution is not None
         assert reply.execution.answer is Answer.GRANTED

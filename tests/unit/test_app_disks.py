@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.app.roles.disks import (
+from maar.app.health.disks import (
     LOOK_NS,
     Disk,
     Disks,
@@ -18,7 +18,7 @@ from maar.app.roles.disks import (
     measure_disk,
     reserve_of,
 )
-from maar.app.roles.readiness import Readiness
+from maar.app.health.readiness import Readiness
 from maar.app.settings.config import load
 from maar.model.errors import StoreFull
 from maar.model.ids import Shard

@@ -27,11 +27,11 @@ def test_all_shares_together_are_half_an_hour() -> None:
 
 
 def test_some_of_the_plan_can_be_chosen_by_name() -> None:
-    found = TOOL["chosen"](["top", "bench/push.py"], compared=True)
+    found = TOOL["choose"](["top", "bench/push.py"], compared=True)
     assert [bench.file for bench in found] == ["push.py", "top.py"], "in the order of the plan"
-    assert all(bench.compared is not None for bench in TOOL["chosen"]([], compared=True))
+    assert all(bench.compared is not None for bench in TOOL["choose"]([], compared=True))
     with pytest.raises(SystemExit, match="nothing"):
-        TOOL["chosen"](["nothing"], compared=False)
+        TOOL["choose"](["nothing"], compared=False)
 
 
 def test_only_lines_of_numbers_are_read() -> None:

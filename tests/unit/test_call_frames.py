@@ -7,12 +7,12 @@ import struct
 
 import pytest
 
-from maar.adapters.rpc.frames import _Frames
+from maar.adapters.rpc.frames import FrameProtocol
 
 HEAD = struct.Struct("<IIB")
 
 
-class Taken(_Frames):
+class Taken(FrameProtocol):
     def __init__(self) -> None:
         super().__init__()
         self.message_bytes_max = 20

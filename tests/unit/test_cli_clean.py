@@ -18,7 +18,15 @@ from maar.ports.operator.operator import FoundOrphans, OrphanObject
 from maar.ports.plans.board import PollReply, PollRequest
 from maar.ports.stores.object_store import ObjectStore
 from support.http.command_line import Say
-from support.http.executing_commands import board, engines, front, in_virtual_time, say, store, told
+from support.http.executing_commands import (
+    answer_to,
+    board,
+    engines,
+    front,
+    in_virtual_time,
+    say,
+    store,
+)
 from support.http.front import Front
 from support.metastore.asked_plans import (
     LEASE_S,
@@ -40,18 +48,18 @@ def test_a_rollback_deletes_what_dead_attempts_wrote_and_the_plan_stays(
 ) -> None:
     plan = compact_plan(board)
     written = leave_object(store, plan, lease(board, plan, started=True))
-    code, found = told(say, "plans", "rollback", str(plan))
+    code, found = answer_to(say, "plans", "rollback", str(plan))
     assert (code, found) == (
         3,
         {"rollback": None, "target": str(plan), "outcome": "lease_live"},
     )
     board.pass_time(LEASE_S + 1)
-    code, found = told(say, "plans", "rollback", str(plan))
+    code, found = answer_to(say, "plans", "rollback", str(plan))
     assert (code, found["target"], found["outcome"]) == (0, str(plan), "completed")
     assert board.fold.state.finished[PlanId.parse(found["rollback"])].rolls_back == plan
     assert not [info for info in store.list(written)]
     assert plan in board.fold.state.plans
-    code, found = told(say, "plans", "rollback", str(plan))
+    code, found = answer_to(say, "plans", "rollback", str(plan))
     assert (code, found) == (
         0,
         {"rollback": None, "target": str(plan), "outcome": "nothing_to_do"},
@@ -59,15 +67,15 @@ def test_a_rollback_deletes_what_dead_attempts_wrote_and_the_plan_stays(
 
 
 def test_a_rollback_of_a_plan_that_never_was_is_not_found(say: Say) -> None:
-    code, found = told(say, "plans", "rollback", "999.0")
+    code, found = answer_to(say, "plans", "rollback", "999.0")
     assert (code, found) == (1, {"rollback": None, "target": "999.0", "outcome": "not_found"})
 
 
 def test_a_rollback_passes_the_delay_by(say: Say, board: FoldBoard) -> None:
     plan = compact_plan(board, removable=True)
-    found = told(say, "clean", "--dry-run")[1]
+    found = answer_to(say, "clean", "--dry-run")[1]
     assert found["skipped"] == [{"plan": str(plan), "why": "too_young"}]
-    assert told(say, "plans", "rollback", str(plan))[1]["outcome"] == "completed"
+    assert answer_to(say, "plans", "rollback", str(plan))[1]["outcome"] == "completed"
     assert plan not in board.fold.state.plans
 
 
@@ -89,7 +97,7 @@ def test_a_dry_run_shows_all_and_changes_nothing(
 ) -> None:
     old, held, stays, _written = messy(board, store)
     before, objects = board.fold.state.index, list(store.list(""))
-    code, found = told(say, "clean", "--dry-run")
+    code, found = answer_to(say, "clean", "--dry-run")
     assert code == 0
     assert found == {
         "scheduled": [{"rollback": None, "target": str(old)}],
@@ -105,7 +113,7 @@ def test_a_dry_run_shows_all_and_changes_nothing(
 
 def test_a_cleaning_schedules_and_executes(say: Say, board: FoldBoard, store: ObjectStore) -> None:
     old, held, stays, written = messy(board, store)
-    code, found = told(say, "clean")
+    code, found = answer_to(say, "clean")
     assert code == 0
     (scheduled,) = found["scheduled"]
     assert scheduled["target"] == str(old)
@@ -114,17 +122,17 @@ def test_a_cleaning_schedules_and_executes(say: Say, board: FoldBoard, store: Ob
     assert not [info for info in store.list(written)]
     kinds = {plan.kind for plan in board.fold.state.finished.values()}
     assert {"clean", "rollback"} <= kinds, "it is a plan itself"
-    code, found = told(say, "clean")
+    code, found = answer_to(say, "clean")
     assert (code, found["scheduled"], found["executed"]) == (0, [], [])
 
 
 def test_its_two_steps_can_be_taken_apart(say: Say, board: FoldBoard, store: ObjectStore) -> None:
     _old, _held, _stays, written = messy(board, store)
-    code, found = told(say, "clean", "--schedule-only")
+    code, found = answer_to(say, "clean", "--schedule-only")
     (scheduled,) = found["scheduled"]
     assert (code, found["executed"]) == (0, [])
     assert [info for info in store.list(written)]
-    code, found = told(say, "clean", "--rollbacks-only")
+    code, found = answer_to(say, "clean", "--rollbacks-only")
     assert (code, found["scheduled"], found["executed"]) == (0, [], [scheduled])
     assert not [info for info in store.list(written)]
     assert say("clean", "--schedule-only", "--rollbacks-only")[0] == 2
@@ -134,9 +142,9 @@ def test_a_rollback_that_somebody_is_at_is_left_to_him(
     say: Say, board: FoldBoard, store: ObjectStore
 ) -> None:
     messy(board, store)
-    rollback = told(say, "clean", "--schedule-only")[1]["scheduled"][0]["rollback"]
+    rollback = answer_to(say, "clean", "--schedule-only")[1]["scheduled"][0]["rollback"]
     lease(board, PlanId.parse(rollback))
-    code, found = told(say, "clean")
+    code, found = answer_to(say, "clean")
     assert (code, found["executed"]) == (0, [])
     assert {"plan": rollback, "why": "live_lease"} in found["skipped"]
 
@@ -145,7 +153,7 @@ def test_a_rollback_that_somebody_finishes_meanwhile_counts_as_executed(
     say: Say, board: FoldBoard, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messy(board, store)
-    (scheduled,) = told(say, "clean", "--schedule-only")[1]["scheduled"]
+    (scheduled,) = answer_to(say, "clean", "--schedule-only")[1]["scheduled"]
     rollback = PlanId.parse(scheduled["rollback"])
     token = lease(board, rollback)
     asked = []
@@ -158,7 +166,7 @@ def test_a_rollback_that_somebody_finishes_meanwhile_counts_as_executed(
         return await FoldBoard.poll(board, request)
 
     monkeypatch.setattr(board, "poll", done_when_asked_twice)
-    code, found = told(say, "clean", "--rollbacks-only")
+    code, found = answer_to(say, "clean", "--rollbacks-only")
     assert (code, found["executed"]) == (0, [scheduled])
 
 
@@ -166,15 +174,15 @@ def test_a_cleaning_that_somebody_holds_is_not_waited_for_long(
     say: Say, board: FoldBoard, store: ObjectStore
 ) -> None:
     messy(board, store)
-    cleaning = told(say, "plans", "schedule", "clean")[1]["plan"]
+    cleaning = answer_to(say, "plans", "schedule", "clean")[1]["plan"]
     lease(board, PlanId.parse(cleaning))
     code, out, err = say("clean", "--json")
     assert code == 3
     assert json.loads(out)["scheduled"] == []
     assert f"{OTHER} executes plan {cleaning}" in err
     board.pass_time(LEASE_S + 1)
-    assert told(say, "plans", "execute", cleaning)[1]["outcome"] == "completed"
-    assert told(say, "clean", "--dry-run")[1]["scheduled"] == []
+    assert answer_to(say, "plans", "execute", cleaning)[1]["outcome"] == "completed"
+    assert answer_to(say, "clean", "--dry-run")[1]["scheduled"] == []
 
 
 ORPHANS = [
@@ -188,13 +196,13 @@ def test_orphans_are_counted_in_a_dry_run_and_swept_by_a_whole_cleaning(
 ) -> None:
     front.metastore.orphans = list(ORPHANS)
     for part in ("--dry-run", "--schedule-only", "--rollbacks-only"):
-        code, found = told(say, "clean", part)
+        code, found = answer_to(say, "clean", part)
         assert (code, found["orphans"]) == (0, {"objects": 2, "bytes": 2007})
     assert front.metastore.orphans == ORPHANS
-    code, found = told(say, "clean")
+    code, found = answer_to(say, "clean")
     assert (code, found["orphans"]) == (0, {"objects": 2, "bytes": 2007})
     assert front.metastore.orphans == []
-    assert told(say, "clean")[1]["orphans"] == {"objects": 0, "bytes": 0}
+    assert answer_to(say, "clean")[1]["orphans"] == {"objects": 0, "bytes": 0}
 
 
 def test_people_see_which_orphans_there_are_and_what_stays(say: Say, front: Front) -> None:

@@ -94,7 +94,8 @@ def test_every_command_that_a_page_names_can_be_typed(page: str) -> None:
 
 
 OUR_OWN_WORDS = re.compile(
-    r"\b(office|offices|crew|chores?|litter|dut(?:y|ies)|torment\w*|wants? a person)\b",
+    r"\b(offices?|crew|chores?|litter|dut(?:y|ies)|torment\w*|sleepwalker|nursery|burials?|"
+    r"at the door|wants? a person)\b",
     re.IGNORECASE,
 )
 
@@ -102,6 +103,16 @@ OUR_OWN_WORDS = re.compile(
 @every_page
 def test_pages_use_words_that_every_operator_knows(page: str) -> None:
     assert OUR_OWN_WORDS.findall(PAGES[page]) == []
+
+
+def test_code_uses_them_too() -> None:
+    code = {
+        str(file.relative_to(ROOT)): OUR_OWN_WORDS.findall(file.read_text())
+        for folder in ("src", "bench", "tools", "tests")
+        for file in (ROOT / folder).rglob("*.py")
+        if file != Path(__file__)
+    }
+    assert {file: words for file, words in code.items() if words} == {}
 
 
 def test_every_dependency_has_its_reason_and_no_reason_is_left_over() -> None:

@@ -13,9 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 
 from maar.api.settings import ApiSettings
-from maar.app.http.turns import PAUSE_MAX_S, ConnectionCounts, pause_s
-from maar.app.processes.supervisor import listen
-from maar.app.roles.front_pages import (
+from maar.app.health.front_pages import (
     FrontPages,
     FrontSums,
     Page,
@@ -23,6 +21,8 @@ from maar.app.roles.front_pages import (
     read_page,
     sum_pages,
 )
+from maar.app.http.turns import PAUSE_MAX_S, ConnectionCounts, pause_s
+from maar.app.processes.supervisor import listen
 from maar.app.roles.run import Child, ProcessName, RoleName, child_named, children_of
 from maar.app.roles.shares import retries_of, share_of
 from maar.app.settings.config import load

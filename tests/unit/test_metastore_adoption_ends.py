@@ -169,11 +169,11 @@ def test_the_cleaner_deletes_nothing_while_adopting() -> None:
 
 def test_the_duty_waits_when_there_is_nothing_to_adopt() -> None:
     async def idle() -> None:
-        duty = asyncio.create_task(lake.adoption.forever())
+        running = asyncio.create_task(lake.adoption.forever())
         await asyncio.sleep(3600)
-        assert not duty.done()
-        duty.cancel()
-        await asyncio.wait([duty])
+        assert not running.done()
+        running.cancel()
+        await asyncio.wait([running])
 
     lake = Lives()
     run_virtually(idle())
@@ -183,11 +183,11 @@ def test_the_duty_waits_when_there_is_nothing_to_adopt() -> None:
 
 def test_the_duty_adopts_and_the_status_says_so_until_then() -> None:
     async def adopted() -> None:
-        duty = asyncio.create_task(lake.adoption.forever())
+        running = asyncio.create_task(lake.adoption.forever())
         await until(lambda: not lake.state.adopting)
-        assert not duty.done()
-        duty.cancel()
-        await asyncio.wait([duty])
+        assert not running.done()
+        running.cancel()
+        await asyncio.wait([running])
 
     lake = Lives()
     saved = lake.save()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from maar.background import first_ended
+from maar.background import run_until_first_ends
 from maar.metastore.leader.campaign import Campaign, resign
 from maar.model.errors import Rejected, Unavailable
 from maar.ports.metastore.log import Candidate, Term
@@ -117,10 +117,10 @@ def test_the_first_that_ends_ends_all_and_none_outlives_it() -> None:
 
     async def test() -> None:
         with pytest.raises(Unavailable, match="enough"):
-            await first_ended(lambda: lasting("a"), failing, lambda: lasting("b"))
+            await run_until_first_ends(lambda: lasting("a"), failing, lambda: lasting("b"))
         assert sorted(ended) == ["a", "b"]
         ended.clear()
-        task = asyncio.create_task(first_ended(lambda: lasting("a"), lambda: lasting("b")))
+        task = asyncio.create_task(run_until_first_ends(lambda: lasting("a"), lambda: lasting("b")))
         await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.wait([task])

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from maar.metastore.fold.deleting import retirement
-from maar.metastore.leader.deleting import cleaning
+from maar.metastore.leader.deleting import removals
 from maar.metastore.records.entries import BlocksExpired, BlocksLost
 from maar.metastore.state import snapshot_parts, snapshot_records
 from maar.metastore.state.digest import digest
@@ -61,13 +61,13 @@ def test_what_nothing_had_to_replace_goes_after_its_time(cause: Cause) -> None:
     retired = world.state.retired[meta.id]
     world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=cause)
     (removal,) = due(world)
-    assert cleaning.carry_out(bare_deleter(world.store), removal) == ""
+    assert removals.carry_out(bare_deleter(world.store), removal) == ""
     assert world.objects("segments/") == set()
 
 
-def due(world: Lake) -> list[cleaning.Removal]:
+def due(world: Lake) -> list[removals.Removal]:
     world.pass_time(SMALL.expired_delay_ns + 1)
-    return cleaning.removals(world.state, now=world.now(), limit=10)
+    return removals.due(world.state, now=world.now(), limit=10)
 
 
 def test_what_was_replaced_by_nothing_stays_and_says_so() -> None:
@@ -77,7 +77,7 @@ def test_what_was_replaced_by_nothing_stays_and_says_so() -> None:
     retired = world.state.retired[meta.id]
     world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=Cause.REPLACED)
     (removal,) = due(world)
-    assert "wrote no output" in cleaning.carry_out(bare_deleter(world.store), removal)
+    assert "wrote no output" in removals.carry_out(bare_deleter(world.store), removal)
     assert len(world.objects("segments/")) == 1
     told = explain(world.state, meta.id, now=world.now()).sentences
     assert any("cannot be deleted" in sentence for sentence in told)
@@ -89,7 +89,7 @@ def test_what_was_replaced_stays_when_its_successor_is_not_known_any_more() -> N
     made = world.merge([meta])
     world.state.blocks.remove(made.id)  # no entry does this
     (removal,) = due(world)
-    assert f"{made.id}, which replaces it, is not known" in cleaning.carry_out(
+    assert f"{made.id}, which replaces it, is not known" in removals.carry_out(
         bare_deleter(world.store), removal
     )
     assert len(world.objects("segments/")) == 1
@@ -110,7 +110,7 @@ def test_sources_stay_where_what_replaced_them_is_lost_and_nobody_knows_what_bec
     for file in made.files:
         world.store.delete(file.locations[0].key)
     (removal,) = due(world)
-    assert "is missing" in cleaning.carry_out(bare_deleter(world.store), removal)
+    assert "is missing" in removals.carry_out(bare_deleter(world.store), removal)
     assert len(world.objects("segments/")) == 1
 
 
@@ -128,7 +128,7 @@ def test_what_did_not_come_back_for_a_block_that_was_given_up_stays(merged_befor
         world.store.delete(file.locations[0].key)
     world.fold.put(BlocksLost((lost.id,), "its objects are gone"))
     (removal,) = due(world)
-    assert "is missing" in cleaning.carry_out(bare_deleter(world.store), removal)
+    assert "is missing" in removals.carry_out(bare_deleter(world.store), removal)
     assert len(world.objects("segments/")) == 1
 
 
@@ -140,7 +140,7 @@ def test_what_nothing_is_left_of_is_forgotten_though_its_successor_is_not_known(
     world.state.blocks.remove(made.id)
     world.store.delete(meta.files[0].locations[0].key)
     (removal,) = due(world)
-    assert cleaning.carry_out(bare_deleter(world.store), removal) == ""
+    assert removals.carry_out(bare_deleter(world.store), removal) == ""
 
 
 def test_what_replaced_a_block_stays_while_that_block_has_to() -> None:
@@ -152,7 +152,7 @@ def test_what_replaced_a_block_stays_while_that_block_has_to() -> None:
     world.pass_time(SMALL.expired_delay_ns + 1)
     resting = {meta.id}
     assert retirement.due(world.state, now=world.now(), limit=10, resting=resting) == [made.id]
-    assert cleaning.removals(world.state, now=world.now(), limit=10, resting=resting) == []
+    assert removals.due(world.state, now=world.now(), limit=10, resting=resting) == []
 
 
 def test_what_expired_does_not_go_before_what_it_replaced_however_short_its_own_time_is() -> None:

@@ -407,12 +407,12 @@ def test_lives_that_were_restored_as_one_another_are_one_log() -> None:
     store.create(keys.segment(shard=Shard(1), block=BLOCK, incarnation=OTHER), b"")
     with pytest.raises(Rejected, match=r"of several logs.*--adopt 0badcafe --adopt feedbeef"):
         traces.origin(store)
-    assert traces.origin(store, (OTHER,)).lives == (OTHER,)
+    assert traces.origin(store, (OTHER,)).incarnations == (OTHER,)
     with pytest.raises(InvalidInput, match="holds nothing of such a log"):
         traces.origin(store, (Incarnation("12345678"),))
     store.create(keys.successor(INCARNATION), OTHER.encode())
     found = traces.origin(store)
-    assert found.lives == (OTHER, INCARNATION)
+    assert found.incarnations == (OTHER, INCARNATION)
     assert found.state.incarnation == OTHER, "the last of them"
 
 
@@ -446,7 +446,7 @@ def test_a_restored_log_leads_in_the_store_of_the_one_that_was_lost(tmp_path: Pa
         log = MemoryLog(SharedLog())
         origin = traces.origin(ours.store)
         done = await restoring.restore(
-            log, ours.store, origin, incarnation=OTHER, adopts=origin.lives[1:], wall=WALL
+            log, ours.store, origin, incarnation=OTHER, adopts=origin.incarnations[1:], wall=WALL
         )
         assert done.adopts == (INCARNATION,)
         leader = server(ours.store, log.shared)

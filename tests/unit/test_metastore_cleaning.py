@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from maar.metastore.fold.deleting import retirement
-from maar.metastore.leader.deleting import cleaning
+from maar.metastore.leader.deleting import removals
 from maar.metastore.leader.deleting.cleaner import CleanerBounds
 from maar.metastore.leader.held_back import REST_NS
 from maar.metastore.records.entries import BlocksExpired, PinsTaken
@@ -80,8 +80,8 @@ def test_a_merged_block_takes_its_manifest_and_intents_along_and_nobody_elses() 
     put(store, new)
     for key in intents:
         store.create(key, b"i")
-    removal = cleaning.Removal((old,), (cleaning.Successor(new),))
-    assert cleaning.carry_out(bare_deleter(store), removal) == ""
+    removal = removals.Removal((old,), (removals.Successor(new),))
+    assert removals.carry_out(bare_deleter(store), removal) == ""
     kept = {info.key for info in store.list("")}
     assert kept == {*objects_of(new), intents[1]}
 
@@ -112,7 +112,7 @@ def test_a_deletion_that_is_broken_off_leaves_nothing_that_comes_back(deletions:
     assert isinstance(world.store, Mortal)
     world.store.deletions = deletions
     with pytest.raises(Unavailable):
-        cleaning.carry_out(bare_deleter(world.store), cleaning.Removal((made,), ()))
+        removals.carry_out(bare_deleter(world.store), removals.Removal((made,), ()))
     left = {info.key for info in world.store.list("lake/")}
     manifest = keys.manifest_of(made.files[0].locations[0].key)
     tables = {file.locations[0].key for file in made.files}
@@ -121,7 +121,7 @@ def test_a_deletion_that_is_broken_off_leaves_nothing_that_comes_back(deletions:
     if tables & left:
         assert world.objects("attempts/") == set(intents), "what is left must still be announced"
     world.store.deletions = 100
-    assert cleaning.carry_out(bare_deleter(world.store), cleaning.Removal((made,), ())) == ""
+    assert removals.carry_out(bare_deleter(world.store), removals.Removal((made,), ())) == ""
     assert not world.objects("lake/") | world.objects("attempts/")
 
 
@@ -138,7 +138,7 @@ def test_a_quarantine_block_that_expired_goes_with_its_intents() -> None:
     store = MemoryStore()
     put(store, made)
     store.create(keys.intent(plan=plan, token=token, attempt="a1", ordinal=0), key.encode())
-    assert cleaning.carry_out(bare_deleter(store), cleaning.Removal((made,), ())) == ""
+    assert removals.carry_out(bare_deleter(store), removals.Removal((made,), ())) == ""
     assert list(store.list("")) == []
 
 
@@ -242,7 +242,7 @@ def test_expired_blocks_have_no_successors_to_wait_for() -> None:
     world.register(*metas)
     world.fold.put(BlocksExpired(old_ns + 1, tuple(m.id for m in metas)))
     world.pass_time(SMALL.expired_delay_ns + 1)
-    (removal,) = cleaning.removals(world.state, now=world.now(), limit=10)
+    (removal,) = removals.due(world.state, now=world.now(), limit=10)
     assert (len(removal.blocks), removal.successors) == (3, ())
     remove(world)
     assert world.objects() == set()
@@ -253,9 +253,9 @@ def test_what_replaced_a_block_does_not_go_while_that_block_is_looked_after() ->
     firsts = [world.merge(world.add(n, n + 1, n + 2)) for n in (1, 11)]
     world.merge(tuple(firsts))
     world.pass_time(SMALL.retire_delay_ns + 1)
-    work = cleaning.removals(world.state, now=world.now(), limit=100)
+    work = removals.due(world.state, now=world.now(), limit=100)
     found = [
-        cleaning.carry_out(bare_deleter(world.store), one) for one in reversed(work)
+        removals.carry_out(bare_deleter(world.store), one) for one in reversed(work)
     ]  # threads have no order
     assert found == ["", ""]
     for _ in range(2):

@@ -21,7 +21,7 @@ from maar.metastore.state import audit
 from maar.metastore.state.retired import Cause
 from maar.metastore.state.snapshot_parts import parts_of, state_of
 from maar.metastore.state.state import MetaState
-from maar.metastore.state.tombstones import Buried
+from maar.metastore.state.tombstones import CopyKey
 from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, FencingToken, PlanId, StoreName, TenantId, Zone
@@ -207,7 +207,7 @@ def test_a_bad_copy_ends_and_becomes_a_tombstone_of_its_store() -> None:
     key = lake.state.blocks.get(made.id).files[0].locations[1].key
     assert repair.find_bad(made.id, EU) == (CopyEnded(made.id, EU, "is missing"),)
     assert at(lake, made.id) == (MAIN,)
-    tombstone = lake.state.tombstones[Buried(EU, key)]
+    tombstone = lake.state.tombstones[CopyKey(EU, key)]
     assert (tombstone.block, tombstone.cause, tombstone.at) == (made.id, Cause.COPY, lake.now())
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.app.roles.troubles import Troubles
+from maar.app.health.troubles import Troubles
 from maar.metastore.leader.damage_reports import DamageReports
 from maar.metastore.replica.store_metrics import StoreMetrics
 from maar.metastore.views.stores import statuses

@@ -24,7 +24,7 @@ from maar.metastore.state.marks import mark_of_bytes
 from maar.metastore.state.repairs import HistoryKey
 from maar.metastore.state.retired import Retired
 from maar.metastore.state.state import MetaState, SetbackScope
-from maar.metastore.state.tombstones import Buried
+from maar.metastore.state.tombstones import CopyKey
 from maar.metastore.state.windows import Window, WindowSum
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
@@ -236,7 +236,7 @@ def changes(state: MetaState, name: str) -> Iterator[Change]:
     elif isinstance(value, dict):
         for key, item in list(value.items()):
             yield name, partial(value.__delitem__, key)
-            if isinstance(key, SetbackScope | Buried | HistoryKey | JobId):
+            if isinstance(key, SetbackScope | CopyKey | HistoryKey | JobId):
                 for path, other in others(key):
                     yield path, partial(rename_key, value, key, other)
             if dataclasses.is_dataclass(item):

@@ -234,7 +234,7 @@ def test_a_leader_writes_what_it_heard_once_and_its_own_on_anothers_statement() 
         StateHashed(at, GOOD, "c"),
     ]
     assert carried_out(state_votes, fold, at_ns=2) == []
-    state_votes.hear(Vote("b", at, BAD))  # rebuilt, and of another mind
+    state_votes.hear(Vote("b", at, BAD))  # rebuilt, and with another hash
     assert carried_out(state_votes, fold, at_ns=3) == [StateHashed(at, BAD, "b")]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from maar.block.read.damage import damages
 from maar.metastore.fold.deleting import losing
-from maar.metastore.leader.deleting import cleaning
+from maar.metastore.leader.deleting import removals
 from maar.metastore.records.effects import Cancelled, Lost, Refused
 from maar.metastore.records.entries import BlocksLost, Reincarnated
 from maar.metastore.state.retired import Cause
@@ -49,8 +49,8 @@ def test_what_is_left_of_it_is_deleted_after_the_delay() -> None:
     (lost,) = world.add(1)
     lose(world, lost)
     world.pass_time(SMALL.retire_delay_ns + 1)
-    (removal,) = cleaning.removals(world.state, now=world.now(), limit=10)
-    assert cleaning.carry_out(bare_deleter(world.store), removal) == ""
+    (removal,) = removals.due(world.state, now=world.now(), limit=10)
+    assert removals.carry_out(bare_deleter(world.store), removal) == ""
     assert world.objects("segments/") == set()
 
 

@@ -31,13 +31,13 @@ from support.metastore.repair_steps import (
     block,
     carry_out,
     commit,
-    done_at,
     due,
     finish,
     grant,
     now_of,
     number_of,
     parts,
+    repair_times,
 )
 
 
@@ -163,7 +163,7 @@ class TestHistory:
         plan = begin(lake, due(lake)[0])
         lake.fold.now = 300 * SECOND_NS
         carry_out(lake, plan)
-        assert dict(done_at(lake, MAIN)) == dict.fromkeys(range(VNODES), 100 * SECOND_NS)
+        assert dict(repair_times(lake, MAIN)) == dict.fromkeys(range(VNODES), 100 * SECOND_NS)
 
     def test_a_commit_under_a_token_that_is_not_the_newest_changes_nothing(self) -> None:
         lake = Lake()

@@ -37,11 +37,11 @@ from support.metastore.repair_steps import (
     finish,
     grant,
     job_of,
+    job_status,
     look,
-    moved,
+    move_to,
     now_of,
     parts,
-    told_of,
 )
 
 
@@ -108,19 +108,19 @@ class TestIncremental:
             job = JobId(TENANT, REPAIR, RepairType(type_))
             lake.fold.now = 0
             lake.fold.put(JobsAssumed((AssumedSuccess(job, LeaseTime(-SECOND_NS)),)))
-            told = told_of(lake, type_)
+            told = job_status(lake, type_)
             assert (told.state, told.percent_repaired) == ("ON_TIME", 0.0)
             assert told.max_repaired_at is None
             assert told.why.startswith(first)
             assert "; it is due in " in told.why
             schedule = REPAIRING.default_schedule(lake.state.policy, job)
             lake.fold.now = schedule.interval_ns
-            assert told_of(lake, type_).state == "ON_TIME"
-            assert "due in" not in told_of(lake, type_).why
+            assert job_status(lake, type_).state == "ON_TIME"
+            assert "due in" not in job_status(lake, type_).why
             lake.fold.now = schedule.warning_ns
-            assert told_of(lake, type_).state == "LATE"
+            assert job_status(lake, type_).state == "LATE"
             lake.fold.now = schedule.error_ns
-            assert told_of(lake, type_).state == "OVERDUE"
+            assert job_status(lake, type_).state == "OVERDUE"
 
     def test_new_blocks_that_wait_for_the_next_run_are_not_completed(self) -> None:
         lake = Lake()
@@ -130,9 +130,9 @@ class TestIncremental:
         made = copy_of(meta, EU, plan.id, plan.token)
         commit(lake, plan, RangeResult(copies=(made,), checked=1))
         finish(lake, plan)
-        assert told_of(lake, "incremental").state == "COMPLETED"
+        assert job_status(lake, "incremental").state == "COMPLETED"
         block(lake, 11)
-        told = told_of(lake, "incremental")
+        told = job_status(lake, "incremental")
         assert (told.state, told.percent_repaired) == ("ON_TIME", 50.0)
         assert told.why.startswith("not all its blocks are at all their stores yet; it is due in")
 
@@ -154,7 +154,7 @@ class TestIncremental:
             lake.fold.now += 61 * SECOND_NS
             look(lake, book)
             assert INCREMENTAL_JOB not in lake.state.alarms
-            assert told_of(lake, "incremental").state == "ON_TIME"
+            assert job_status(lake, "incremental").state == "ON_TIME"
         known = book.known[INCREMENTAL_JOB]
         assert known.is_due(LeaseTime(lake.fold.now)), "it is copied at once all the same"
         came = lake.fold.now
@@ -195,11 +195,11 @@ class TestIncremental:
         lake = Lake()
         block(lake)
         lake.fold.now = 100 * DAY_NS
-        told = told_of(lake, "vnode")
+        told = job_status(lake, "vnode")
         assert (told.state, told.percent_repaired) == ("ON_TIME", 0.0)
         assert "it is not on the schedule" in told.why
         ask(lake)
-        assert "schedule" not in told_of(lake, "vnode").why
+        assert "schedule" not in job_status(lake, "vnode").why
 
     def test_it_writes_no_history(self) -> None:
         lake = Lake()
@@ -324,7 +324,7 @@ class TestStoreThatIsDown:
         lake = Lake()
         want(lake.fold)
         block(lake)
-        other = moved(lake, block(lake, 11), US)
+        other = move_to(lake, block(lake, 11), US)
         ask(lake)
         (spec,) = due(lake, US)
         assert spec.repair is not None
@@ -354,7 +354,7 @@ class TestStoreThatIsDown:
         finish(lake, plan)
         lake.fold.now += 20 * DAY_NS
         found = job_of(lake, VNODE_JOB, EU)
-        assert found.why_not == "no range has all its stores: eu is away"
+        assert found.why_not == "no range has all its stores: eu is unreachable"
         assert found.last_success is not None
         assert lake.fold.now - found.last_success >= 20 * DAY_NS
         assert job_of(lake, VNODE_JOB, US).why_not == ""
@@ -410,7 +410,7 @@ class TestStoreThatIsDown:
         for spec in due(lake):
             begin(lake, spec)
         for plan in lake.state.plans.of_kind(REPAIR):
-            assert "store eu is away" in REPAIRING.why_stop(lake.state, plan, {EU})
+            assert "store eu is unreachable" in REPAIRING.why_stop(lake.state, plan, {EU})
             assert REPAIRING.why_stop(lake.state, plan, {US}) == ""
             assert REPAIRING.why_stop(lake.state, plan, ()) == ""
 
@@ -421,7 +421,7 @@ class TestStoreThatIsDown:
         begin(lake, due(lake, EU)[0])
         (plan,) = lake.state.plans.of_kind(REPAIR)
         assert REPAIRING.why_stop(lake.state, plan, {EU}) == ""
-        assert "store us is away" in REPAIRING.why_stop(lake.state, plan, {EU, US})
+        assert "store us is unreachable" in REPAIRING.why_stop(lake.state, plan, {EU, US})
 
     def test_the_leader_looks_again_when_a_store_goes_or_comes(self) -> None:
         lake, book = Lake(), JobBook()
@@ -431,11 +431,11 @@ class TestStoreThatIsDown:
         book.turn(lake.state, at)
         assert book.known[VNODE_JOB].found.why_not == ""
         book.turn(lake.state, at._replace(down=frozenset({EU})))
-        assert "eu is away" in book.known[VNODE_JOB].found.why_not
+        assert "eu is unreachable" in book.known[VNODE_JOB].found.why_not
         assert "waits for store eu" in book.known[INCREMENTAL_JOB].found.why_not
         plan = begin(lake, due(lake)[0])
         told = book.stop(lake.state, lake.state.plans[plan.id], at._replace(down=frozenset({EU})))
-        assert "store eu is away" in told
+        assert "store eu is unreachable" in told
         book.turn(lake.state, at)
         assert book.known[VNODE_JOB].found.why_not == ""
         assert book.stop(lake.state, lake.state.plans[plan.id], at) == ""

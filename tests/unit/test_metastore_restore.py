@@ -262,7 +262,7 @@ def test_other_logs_that_use_the_store_are_named() -> None:
     async def test() -> None:
         ours = await new_log()
         ours.store.create(keys.marker(Incarnation("feedbeef")), b"")
-        assert restoring.other_lives(ours.store, ours.state) == ("feedbeef",)
+        assert restoring.other_incarnations(ours.store, ours.state) == ("feedbeef",)
 
     run(test())
 
@@ -271,7 +271,7 @@ def test_a_log_that_never_began_cannot_be_restored() -> None:
     ours = Logged()
     with pytest.raises(Rejected, match="never began"):
         run_virtually(
-            restoring.reborn(
+            restoring.begin_restored(
                 Origin(ours.state, Head(0, bytes(32)), "nothing"), incarnation=NEW, wall=WALL
             )
         )

@@ -27,11 +27,12 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading
 from maar.model.ids import BlockId, StoreName
-from maar.model.plan import REPAIR, Account, PlanResult
+from maar.model.plan import Account, PlanResult
 from maar.model.policy import HOUR_NS
 from maar.model.repair import RangeResult
 from maar.model.stores import StoreSet, StoreSpec, keys_at, stores_of
 from maar.model.time import LeaseTime
+from maar.services.repair.rules import REPAIR
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import SeveralStores
 from support.metastore.copies import EU, MAIN, US, Repairing, want
@@ -224,11 +225,11 @@ def test_a_store_that_is_away_holds_up_only_what_it_has_to_vouch_for() -> None:
     lake.copy(merged.id, EU)
     want(lake.fold)
     lake.named[MAIN].cut_off()
-    run_virtually(lake.cleaner.bury())
+    run_virtually(lake.cleaner.delete_tombstoned())
     assert lake.holds(EU, one)
     assert not lake.holds(EU, three)
     assert not lake.holds(EU, four)
-    assert not any("store eu is away" in each for each in lake.cleaner.blocked)
+    assert not any("store eu is unreachable" in each for each in lake.cleaner.blocked)
     lake.named[MAIN].heal()
     lake.pass_time(HOUR_NS)
     lake.clean()
@@ -318,7 +319,9 @@ def test_a_store_that_is_away_holds_up_only_its_own_tombstones() -> None:
     want(lake.fold)  # nobody wants copies in the EU any more: they are due there at once
     lake.clean()
     assert [each.store for each in lake.state.tombstones] == [EU, EU]
-    assert any("store eu is away, and 2 copies wait" in each for each in lake.cleaner.blocked)
+    assert any(
+        "store eu is unreachable, and 2 copies wait" in each for each in lake.cleaner.blocked
+    )
     lake.named[EU].heal()
     lake.pass_time(10**11)
     lake.clean()

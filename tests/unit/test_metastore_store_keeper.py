@@ -60,20 +60,20 @@ def test_a_new_store_that_is_away_is_left_out_until_it_answers_and_a_known_one_s
     lake.step()
     assert lake.state.stores.names() == (MAIN, EU)
     assert [each.split(":")[0] for each in lake.keeper.blocked] == [
-        "store eu is away",
-        "store us is away",
+        "store eu is unreachable",
+        "store us is unreachable",
     ]
     assert lake.keeper.down == {EU, US}
     lake.named[US].heal()
     lake.step()
     assert lake.keeper.down == {EU}
     assert lake.state.stores.names() == (MAIN, EU, US)
-    assert lake.marked(US) == US
+    assert lake.marker_in(US) == US
 
 
 def test_a_store_that_is_gone_from_the_settings_counts_as_away_with_an_alarm() -> None:
     lake = Kept()
-    lake.replicated()
+    lake.replicate()
     lake.given = StoreSet((StoreSpec(MAIN), StoreSpec(US)))
     lake.step()
     assert lake.state.stores.names() == (MAIN, US)
@@ -91,7 +91,7 @@ def test_a_store_that_is_gone_from_the_settings_counts_as_away_with_an_alarm() -
 def test_every_store_gets_a_marker_that_names_it() -> None:
     lake = Kept()
     lake.step()
-    assert [lake.marked(name) for name in (MAIN, EU, US)] == [MAIN, EU, US]
+    assert [lake.marker_in(name) for name in (MAIN, EU, US)] == [MAIN, EU, US]
 
 
 def test_two_names_for_one_place_are_refused() -> None:
@@ -115,13 +115,13 @@ def test_a_second_name_for_the_first_store_is_refused_though_its_marker_is_old()
 
 def test_a_wiped_store_is_noticed_its_copies_end_and_it_is_marked_again() -> None:
     lake = Kept()
-    one, two = lake.replicated(1), lake.replicated(4)
+    one, two = lake.replicate(1), lake.replicate(4)
     lake.named[EU].wipe()
     lake.step()
     for each in (one, two):
         assert stores_of(lake.now_of(each.id)) == (MAIN,)
     assert list(lake.state.blocks.copies.lacking_of(TENANT)) == sorted((one.id, two.id))
-    assert lake.marked(EU) == EU
+    assert lake.marker_in(EU) == EU
     assert not lake.state.tombstones
     lake.copy(one.id, EU)
     lake.step()
@@ -130,7 +130,7 @@ def test_a_wiped_store_is_noticed_its_copies_end_and_it_is_marked_again() -> Non
 
 def test_a_wiped_store_that_cannot_be_marked_is_told_of_and_holds_up_no_other() -> None:
     lake = Kept()
-    one = lake.replicated(1)
+    one = lake.replicate(1)
     lake.named[EU].wipe()
     lake.named[EU].fault = lambda operation, key: (
         Unavailable(f"no {key}") if operation == "create" else None
@@ -142,13 +142,13 @@ def test_a_wiped_store_that_cannot_be_marked_is_told_of_and_holds_up_no_other() 
     lake.named[EU].fault = lambda *_: None
     lake.step(2)
     assert lake.keeper.blocked == ()
-    assert lake.marked(EU) == EU
+    assert lake.marker_in(EU) == EU
     assert stores_of(lake.now_of(one.id)) == (MAIN,)
 
 
 def test_a_store_that_only_lost_its_marker_keeps_the_copies_that_it_has() -> None:
     lake = Kept()
-    one, two = lake.replicated(1), lake.replicated(4)
+    one, two = lake.replicate(1), lake.replicate(4)
     lake.named[EU].delete(MARKER)
     lake.named[EU].delete(keys_at(two, EU)[0])
     lake.step()
@@ -158,7 +158,7 @@ def test_a_store_that_only_lost_its_marker_keeps_the_copies_that_it_has() -> Non
 
 def test_a_wiped_home_gives_up_no_block_that_only_it_had() -> None:
     lake = Kept()
-    one = lake.replicated(1)
+    one = lake.replicate(1)
     alone = lake.block(4)
     lake.named[MAIN].wipe()
     lake.step()
@@ -169,7 +169,7 @@ def test_a_wiped_home_gives_up_no_block_that_only_it_had() -> None:
 def test_of_two_stores_that_look_wiped_neither_gives_up_what_the_other_lacks() -> None:
     """One of them may be a disk that is not mounted, with the only copies that are left."""
     lake = Kept()
-    one = lake.replicated(1)
+    one = lake.replicate(1)
     unmounted = dict(lake.named[EU]._objects)
     for name in (MAIN, EU):
         lake.named[name].wipe()
@@ -181,7 +181,7 @@ def test_of_two_stores_that_look_wiped_neither_gives_up_what_the_other_lacks() -
 
 def test_a_wiped_stores_copies_do_not_end_while_the_other_store_is_away() -> None:
     lake = Kept()
-    one = lake.replicated(1)
+    one = lake.replicate(1)
     lake.named[EU].wipe()
     lake.named[MAIN].cut_off()
     lake.step()
@@ -190,12 +190,12 @@ def test_a_wiped_stores_copies_do_not_end_while_the_other_store_is_away() -> Non
 
 def test_a_place_that_another_log_has_marked_is_not_believed_to_be_a_wiped_store() -> None:
     lake = Kept()
-    one = lake.replicated(1)
+    one = lake.replicate(1)
     lake.named[EU].wipe()
     lake.named[EU].create(keys.marker(Incarnation("feedbeef")), EU.encode())
     lake.step(2)
     assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
-    assert lake.marked(EU) is None
+    assert lake.marker_in(EU) is None
     assert any("the marker of another log (feedbeef)" in each for each in lake.keeper.blocked)
 
 
@@ -210,7 +210,7 @@ def test_nothing_is_said_of_the_stores_while_the_first_one_has_not_answered() ->
 
 def test_while_a_store_is_away_its_copies_do_not_end() -> None:
     lake = Kept()
-    one = lake.replicated()
+    one = lake.replicate()
     lake.named[EU].cut_off()
     lake.step(3)
     assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
@@ -231,14 +231,14 @@ def test_every_store_is_probed_for_conditional_writes_before_it_is_used() -> Non
     assert lake.state.stores.names() == (MAIN, EU)
     assert any("store us lets a second create" in each for each in lake.keeper.blocked)
     assert lake.keeper.down == {US}
-    assert lake.marked(US) is None
+    assert lake.marker_in(US) is None
     for name in (MAIN, EU, US):
         assert not [info for info in MemoryStore.list(lake.named[name], "probe/")]
 
 
 def test_a_store_that_is_refused_is_down_so_that_nothing_is_copied_to_it() -> None:
     lake = Kept()
-    lake.replicated()
+    lake.replicate()
     lake.named[EU].wipe()
     lake.named[EU].create(keys.marker(Incarnation("feedbeef")), EU.encode())
     lake.step()
@@ -254,7 +254,7 @@ def remove(lake: Kept, store: StoreName, *, lost: bool = False, seen: str = "") 
 
 def test_a_store_that_leaves_is_drained_and_its_objects_go() -> None:
     lake = Kept()
-    one, two = lake.replicated(1), lake.replicated(4)
+    one, two = lake.replicate(1), lake.replicate(4)
     remove(lake, EU)
     assert lake.state.stores.leaving == (EU,)
     lake.step(3)
@@ -269,7 +269,7 @@ def test_a_store_that_leaves_is_drained_and_its_objects_go() -> None:
 
 def test_a_drain_reads_the_remaining_copies_again_before_it_ends_a_location() -> None:
     lake = Kept()
-    good, bad = lake.replicated(1), lake.replicated(4)
+    good, bad = lake.replicate(1), lake.replicate(4)
     key = keys_at(bad, MAIN)[3]
     body = lake.store.read(key)
     lake.store.delete(key)
@@ -287,7 +287,7 @@ def test_a_drain_reads_the_remaining_copies_again_before_it_ends_a_location() ->
 
 def test_the_last_readable_copy_is_never_given_up_by_a_drain() -> None:
     lake = Kept()
-    one = lake.replicated()
+    one = lake.replicate()
     lake.repair.find_bad(one.id, MAIN)
     remove(lake, EU)
     lake.step(3)
@@ -304,7 +304,7 @@ def test_the_last_readable_copy_is_never_given_up_by_a_drain() -> None:
 def test_a_drain_waits_until_every_store_that_should_hold_a_block_does() -> None:
     lake = Kept()
     lake.given = stores(EU, US)
-    one = lake.replicated()
+    one = lake.replicate()
     remove(lake, EU)
     lake.step(3)
     assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
@@ -315,7 +315,7 @@ def test_a_drain_waits_until_every_store_that_should_hold_a_block_does() -> None
 
 def test_a_store_may_stay_after_all() -> None:
     lake = Kept()
-    one = lake.replicated()
+    one = lake.replicate()
     remove(lake, EU)
     run_virtually(lake.keeper.keep(EU))
     assert lake.state.stores.leaving == ()
@@ -325,7 +325,7 @@ def test_a_store_may_stay_after_all() -> None:
 
 def test_a_home_is_drained_when_it_is_nobodys_home_any_more() -> None:
     lake = Kept()
-    one = lake.replicated()
+    one = lake.replicate()
     with pytest.raises(Rejected, match="is the home of zone"):
         remove(lake, MAIN)
     specs = (StoreSpec(EU, "eu"), StoreSpec(MAIN, "us"))
@@ -351,7 +351,7 @@ def test_a_store_that_nobody_knows_cannot_be_removed_nor_the_first_one() -> None
 
 def test_copies_that_a_tenant_does_not_want_any_more_end_and_are_deleted() -> None:
     lake = Kept()
-    one, two = lake.replicated(1), lake.replicated(4)
+    one, two = lake.replicate(1), lake.replicate(4)
     lake.given = stores()
     lake.step(3)
     for each in (one, two):
@@ -366,7 +366,7 @@ def test_copies_that_a_tenant_does_not_want_any_more_end_and_are_deleted() -> No
 
 def test_they_stay_until_all_the_stores_that_are_wanted_hold_the_block() -> None:
     lake = Kept()
-    one = lake.replicated()
+    one = lake.replicate()
     lake.given = stores(US)
     lake.step(3)
     assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
@@ -378,7 +378,7 @@ def test_they_stay_until_all_the_stores_that_are_wanted_hold_the_block() -> None
 def test_a_block_stays_that_a_wanted_store_lacks_while_others_of_its_tenant_go() -> None:
     lake = Kept()
     lake.given = stores(EU, US)
-    one, two = lake.replicated(1), lake.replicated(4)
+    one, two = lake.replicate(1), lake.replicate(4)
     lake.copy(one.id, US)
     lake.given = stores(US)
     lake.step(3)
@@ -388,7 +388,7 @@ def test_a_block_stays_that_a_wanted_store_lacks_while_others_of_its_tenant_go()
 
 def test_they_stay_when_what_is_wanted_cannot_be_read() -> None:
     lake = Kept()
-    one = lake.replicated()
+    one = lake.replicate()
     lake.store.delete(keys_at(one, MAIN)[2])
     lake.given = stores()
     lake.step(3)
@@ -399,7 +399,7 @@ def test_they_stay_when_what_is_wanted_cannot_be_read() -> None:
 def test_they_stay_in_a_store_that_is_not_in_the_settings_and_in_one_that_is_away() -> None:
     """Who took it out by mistake finds its copies listed when it is named again."""
     lake = Kept()
-    one = lake.replicated()
+    one = lake.replicate()
     lake.given = StoreSet((StoreSpec(MAIN), StoreSpec(US)))
     lake.step(3)
     assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
@@ -414,7 +414,7 @@ def test_they_stay_in_a_store_that_is_not_in_the_settings_and_in_one_that_is_awa
 
 def test_copies_that_are_wanted_again_before_they_were_ended_stay() -> None:
     lake = Kept()
-    one = lake.replicated()
+    one = lake.replicate()
     lake.fold.put(StoresSet(stores()))
     assert decisions.to_drain(lake.state) == (EU,)
     assert len(decisions.drain_entries(lake.state, EU, [one.id])) == 1
@@ -428,8 +428,8 @@ def test_copies_that_are_wanted_again_before_they_were_ended_stay() -> None:
 
 def test_a_lost_store_is_given_up_when_what_only_it_had_is_named_and_confirmed() -> None:
     lake = Kept()
-    one, two = lake.replicated(1), lake.replicated(4)
-    merged = lake.merge((lake.replicated(7), lake.replicated(10)))
+    one, two = lake.replicate(1), lake.replicate(4)
+    merged = lake.merge((lake.replicate(7), lake.replicate(10)))
     lake.clean()
     assert len(lake.state.tombstones) == 2
     lake.repair.find_bad(two.id, MAIN)
@@ -452,7 +452,7 @@ def test_a_lost_store_is_given_up_when_what_only_it_had_is_named_and_confirmed()
 def test_only_what_was_seen_is_given_up_with_a_lost_store() -> None:
     """Between the list and the word of who has read it, another block lost its other copy."""
     lake = Kept()
-    one, two = lake.replicated(1), lake.replicated(4)
+    one, two = lake.replicate(1), lake.replicate(4)
     lake.repair.find_bad(one.id, MAIN)
     told = remove(lake, EU, lost=True)
     assert told.named == (one.id,)
@@ -469,7 +469,7 @@ def test_only_what_was_seen_is_given_up_with_a_lost_store() -> None:
 
 def test_a_block_that_was_copied_after_it_was_named_is_not_given_up_with_a_lost_store() -> None:
     lake = Kept()
-    one, two = lake.replicated(1), lake.replicated(4)
+    one, two = lake.replicate(1), lake.replicate(4)
     for each in (one, two):
         lake.repair.find_bad(each.id, MAIN)
     lake.copy(one.id, MAIN)
@@ -489,7 +489,7 @@ def test_what_only_the_first_store_had_is_put_back_once_however_often_the_rest_i
     lake.keeper = StoreKeeper(
         *(lake, lake.stores, lake.append, lambda: lake.given), first_was_wiped=put_back
     )
-    lake.replicated()
+    lake.replicate()
     times.clear()
     main = lake.named[MAIN]
     for wiped in (1, 2):
@@ -502,17 +502,17 @@ def test_what_only_the_first_store_had_is_put_back_once_however_often_the_rest_i
         assert len(times) == wiped
         main.heal()
         lake.step(2)
-        assert lake.marked(MAIN) == MAIN
+        assert lake.marker_in(MAIN) == MAIN
         assert len(times) == wiped
 
 
 def test_a_store_that_was_wiped_is_down_until_it_has_its_marker_again() -> None:
     """Workers take it for one that is away: a session that uses it must not fail and rest."""
     lake = Kept()
-    lake.replicated()
+    lake.replicate()
     lake.named[EU].wipe()
     lake.step()
     assert lake.keeper.down == {EU}
     lake.step()
     assert lake.keeper.down == set()
-    assert lake.marked(EU) == EU
+    assert lake.marker_in(EU) == EU

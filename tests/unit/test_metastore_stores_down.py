@@ -106,7 +106,7 @@ def test_a_store_that_goes_away_reaches_decisions_and_status_and_so_does_its_ret
         assert (await two.vnode_job()).why.startswith("it was never repaired as a whole; ")
         two.named[EU].cut_off()
         await two.until_down(EU)
-        assert (await two.vnode_job()).why == "no range has all its stores: eu is away"
+        assert (await two.vnode_job()).why == "no range has all its stores: eu is unreachable"
         two.named[EU].heal()
         await two.until_down()
         assert (await two.vnode_job()).why.startswith("it was never repaired as a whole; ")

@@ -91,11 +91,11 @@ def test_the_moves_that_are_reckoned_with_are_those_of_real_datasets(
 
 def test_an_assignment_has_the_least_cost_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
-    assigned = importlib.import_module("placement_moves").assigned
+    assign = importlib.import_module("placement_moves").assign
     for seed in range(30):
         chance = Random(seed)
         costs = [[chance.randrange(9) for _ in range(5)] for _ in range(5)]
-        chosen = assigned(costs)
+        chosen = assign(costs)
         assert sorted(chosen) == list(range(5))
         assert sum(costs[row][chosen[row]] for row in range(5)) == min(
             sum(costs[row][order[row]] for row in range(5)) for order in permutations(range(5))

@@ -13,7 +13,7 @@ from maar.placement.rules import Balancing, PlacementSettings, TenantLimits
 from maar.tools.simulate.fleet import Event, Fleet, Happening, after, fleet_of, node_name
 from maar.tools.simulate.plain import Plain
 from maar.tools.simulate.replay import Replay
-from maar.tools.simulate.report import SimulationReport, Switch, restlessness, skew
+from maar.tools.simulate.report import SimulationReport, Switch, skew, switch_counts
 from maar.tools.simulate.scenarios import (
     HOUR,
     KIB,
@@ -224,10 +224,10 @@ def test_restlessness_is_of_one_dataset_and_counts_time_by_chance() -> None:
         return Switch(at_s, TenantId("acme"), service, balancing)
 
     chance, fingerprint = Balancing.ROUND_ROBIN, Balancing.FINGERPRINT
-    assert restlessness([]) == (0, None)
-    assert restlessness([at(1, "a", chance), at(5, "b", chance)]) == (1, None)
+    assert switch_counts([]) == (0, None)
+    assert switch_counts([at(1, "a", chance), at(5, "b", chance)]) == (1, None)
     history = [at(1, "a", chance), at(9, "a", fingerprint), at(10, "a", chance), at(2, "b", chance)]
-    assert restlessness(history) == (3, 8)
+    assert switch_counts(history) == (3, 8)
 
 
 # ── what loads are made of ─────────────────────────────────────────────────────────────────────

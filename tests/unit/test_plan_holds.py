@@ -35,8 +35,8 @@ from support.metastore.rollback_steps import DELAY_S, HOLD_S, LEASE_S, POLICY, l
 # ── plans that hold blocks too long ────────────────────────────────────────────────────────────
 
 
-def overheld(one: LeaderDecisions) -> list[Entry]:
-    entries = rollbacks.overheld(one.fold.state, now=one.now)
+def held_too_long(one: LeaderDecisions) -> list[Entry]:
+    entries = rollbacks.held_too_long(one.fold.state, now=one.now)
     one.put(entries)
     return entries
 
@@ -51,9 +51,9 @@ def test_a_plan_that_nobody_works_on_holds_its_blocks_no_longer_than_the_bound(
     if started:
         one.renew(lease_held(one, plan), started=True)
     one.wait(LEASE_S + HOLD_S)
-    assert overheld(one) == []
+    assert held_too_long(one) == []
     one.fold.now += 1
-    assert len(overheld(one)) == 1
+    assert len(held_too_long(one)) == 1
     assert one.plan(plan).state is PlanState.ROLLED_BACK
     (taker,) = set(one.fold.state.owners.values())
     assert one.plan(taker).inputs == one.plan(plan).inputs
@@ -66,7 +66,7 @@ def test_what_a_plan_held_is_at_no_index_free_for_anybody_else() -> None:
     plan = schedule_plan(one, 1, 2, removable=True)
     begin(one, plan)
     one.wait(LEASE_S + HOLD_S + 1)
-    (entry,) = rollbacks.overheld(one.fold.state, now=one.now)
+    (entry,) = rollbacks.held_too_long(one.fold.state, now=one.now)
     assert isinstance(entry, RollbacksScheduled)
     inputs = one.plan(plan).inputs
     effects = one.put([entry])
@@ -89,7 +89,7 @@ def test_who_comes_back_in_time_keeps_what_he_holds() -> None:
     plan = schedule_plan(one, 1, 2, removable=True)
     execute(one, plan)
     one.wait(LEASE_S + HOLD_S + 1)
-    entries = rollbacks.overheld(one.fold.state, now=one.now)
+    entries = rollbacks.held_too_long(one.fold.state, now=one.now)
     assert execute(one, plan, W2).answer == "granted"
     refused = [effect.why for effect in one.put(entries) if isinstance(effect, Refused)]
     assert refused == [Refusal.OUTDATED, Refusal.INPUT_OWNED]
@@ -102,9 +102,9 @@ def test_a_plan_whose_blocks_are_not_due_to_be_merged_holds_nobody_up() -> None:
     begin(one, plan)
     one.fail(lease_held(one, plan))
     one.fold.now += 1
-    assert overheld(one) == []
+    assert held_too_long(one) == []
     one.wait(10)
-    assert len(overheld(one)) == 1
+    assert len(held_too_long(one)) == 1
 
 
 def test_what_makes_no_batch_waits_again_where_it_waited() -> None:
@@ -113,7 +113,7 @@ def test_what_makes_no_batch_waits_again_where_it_waited() -> None:
     begin(one, plan)
     one.fail(lease_held(one, plan))
     one.fold.now += 1
-    overheld(one)
+    held_too_long(one)
     *batch, last = one.plan(plan).inputs
     assert set(one.fold.state.owners) == set(batch)
     (lane,) = one.fold.state.queue.lanes
@@ -127,18 +127,18 @@ def test_the_bound_counts_from_a_reported_end() -> None:
     one.wait(3)
     one.fail(lease_held(one, plan))
     one.wait(HOLD_S)
-    assert overheld(one) == []
+    assert held_too_long(one) == []
     one.fold.now += 1
-    assert len(overheld(one)) == 1
+    assert len(held_too_long(one)) == 1
 
 
 def test_a_plan_that_was_never_leased_is_taken_after_the_delay() -> None:
     one = leader()
     schedule_plan(one, 1, 2, removable=True)
     one.wait(DELAY_S)
-    assert overheld(one) == []
+    assert held_too_long(one) == []
     one.fold.now += 1
-    assert len(overheld(one)) == 1
+    assert len(held_too_long(one)) == 1
 
 
 def test_a_live_lease_and_a_plan_that_stays_hold_their_blocks() -> None:
@@ -151,7 +151,7 @@ def test_a_live_lease_and_a_plan_that_stays_hold_their_blocks() -> None:
     for _ in range(100):
         one.wait(LEASE_S)
         one.renew(lease_held(one, works))
-    assert overheld(one) == []
+    assert held_too_long(one) == []
 
 
 # ── plans that always fail ─────────────────────────────────────────────────────────────────────

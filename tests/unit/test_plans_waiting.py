@@ -48,7 +48,7 @@ def leader() -> LeaderDecisions:
 
 def compaction_takes(one: LeaderDecisions) -> set[BlockId]:
     """What a worker that polls gets to merge, after the planner has looked for what is held."""
-    one.put(rollbacks.overheld(one.fold.state, now=one.now))
+    one.put(rollbacks.held_too_long(one.fold.state, now=one.now))
     return {block for lease in one.poll(W2, 4) for block in one.plan(lease.plan).inputs}
 
 
@@ -112,7 +112,7 @@ def test_compaction_takes_what_a_removable_plan_holds_that_was_never_leased() ->
     one = leader()
     plan = schedule_plan(one, 1, 2, 3, removable=True)
     one.wait(DELAY_S)
-    assert one.put(rollbacks.overheld(one.fold.state, now=one.now)) == []
+    assert one.put(rollbacks.held_too_long(one.fold.state, now=one.now)) == []
     assert one.plan(plan).state is PlanState.REQUESTED
     one.fold.now += 1
     assert compaction_takes(one) == set(one.plan(plan).inputs)

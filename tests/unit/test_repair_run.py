@@ -20,7 +20,7 @@ from maar.model.token_range import TokenRange
 from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from maar.services.repair.rules import REPAIR, key_of
-from maar.services.repair.run import _Task, run
+from maar.services.repair.run import run
 from support.lake.block_plans import INCARNATION, TENANT, WALL_NS, Bench, raw_profile
 from support.load.pprof_scramble import random_profile
 from support.stores.memory_store import MemoryStore
@@ -39,7 +39,7 @@ class World:
         self.full: set[StoreName] = set()
         self.before: Callable[[StoreName, str], object] = lambda _store, _operation: None
         self._scratch = scratch
-        self._attempts = 0
+        self.attempts = 0
         places = tuple(StorePlace(StoreSettings(name, f"file:///{name}")) for name in stores)
         self.stores = Stores(StorePlaces(places), self._open)
         for name in stores:
@@ -67,12 +67,12 @@ class World:
         type_: RepairType = RepairType.VNODE,
         guard: object = None,
     ) -> RangeResult:
-        self._attempts += 1
+        self.attempts += 1
         part = RepairPart(TOKENS, 0, len(metas))
         plan = LeasedPlan(
             PlanId(70, 0),
             REPAIR,
-            FencingToken(INCARNATION, 70 + self._attempts),
+            FencingToken(INCARNATION, 70 + self.attempts),
             key_of(TENANT, type_),
             metas,
             1 << 30,
@@ -83,7 +83,7 @@ class World:
         result: PlanResult = run(
             plan,
             store=self.stores,
-            attempt=f"r{self._attempts}",
+            attempt=f"r{self.attempts}",
             scratch=self._scratch,
             wall_ns=WALL_NS,
             **more,  # type: ignore[arg-type]
@@ -460,7 +460,6 @@ class TestWrites:
         world: World,
         block: BlockMeta,
         bench: Bench,
-        monkeypatch: pytest.MonkeyPatch,
         copied: bool,
     ) -> None:
         """It was replaced, and its objects were deleted, after it had been read."""
@@ -468,15 +467,15 @@ class TestWrites:
         (other,) = bench.compact([segment]).outputs
         if copied:
             block = with_copies(block, world.repair(block, wanted=(MAIN, US)))
-        fetch = _Task._fetch
-        deleted: list[str] = []
+        looks = 0
 
-        def delete_then_fetch(task: _Task, meta: BlockMeta, *given: object) -> dict[str, Path]:
-            if meta.id == block.id and not deleted:
-                deleted.append(drop(world, block, MAIN))
-            return fetch(task, meta, *given)  # type: ignore[arg-type]
+        def delete_when_checked(*call: str) -> None:
+            nonlocal looks
+            looks += call == (MAIN, "local_path")
+            if looks == len(block.files) + 1:  # each file was checked, and now it is to be copied
+                drop(world, block, MAIN)
 
-        monkeypatch.setattr(_Task, "_fetch", delete_then_fetch)
+        world.before = delete_when_checked
         wanted = (EU, MAIN, US) if copied else (EU, MAIN)
         result = world.repair(block, other, wanted=wanted)
         made = {(each.block, each.store) for each in result.copies}
@@ -503,7 +502,7 @@ class TestWrites:
 
     def test_keys_are_created_once(self, world: World, block: BlockMeta) -> None:
         world.repair(block)
-        world._attempts = 0
+        world.attempts = 0
         with pytest.raises(AlreadyExists):
             world.repair(block)
 

@@ -40,11 +40,11 @@ class WithLeftovers(SmallMetastore):
     together: bool = False
     slow: asyncio.Event | None = None  # before it answers a start
 
-    def _grant(self, number: int) -> LeasedPlan:
-        plan = super()._grant(number)
+    def grant(self, number: int) -> LeasedPlan:
+        plan = super().grant(number)
         undo = PlanId(900 + number, 0)
         self.leased[undo] = plan.token
-        self._index -= self.together  # those of one entry have one token
+        self.index -= self.together  # those of one entry have one token
         return msgspec.structs.replace(
             plan, rollbacks=(Rollback(undo, plan.token, plan.id, (DEAD,)),)
         )

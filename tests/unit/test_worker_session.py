@@ -135,7 +135,7 @@ def test_a_store_of_which_the_metastore_knows_that_it_is_away_does_not_fail_the_
     assert result.repaired is not None
     assert (result.repaired.ranges, result.repaired.away) == (0, (eu,))
     other = World(away=(eu,), replies=[PartCommitted(True, stop="a window closed")])
-    with pytest.raises(AttemptFailed, match="eu is away"):
+    with pytest.raises(AttemptFailed, match="eu is unreachable"):
         other.carry_out(plan_of(3))
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_committed_ends_it(reply: PartCommitted | Exception) -> N
 
 def test_a_store_that_is_away_fails_it_after_all_was_done_that_could_be() -> None:
     world = World(away=(StoreName("eu"),))
-    with pytest.raises(AttemptFailed, match="eu is away") as failed:
+    with pytest.raises(AttemptFailed, match="eu is unreachable") as failed:
         world.carry_out(plan_of(3))
     assert not failed.value.plan_at_fault
     assert world.said.count("commit") == 3
@@ -193,18 +193,18 @@ class Board(SmallMetastore):
     renewed: int = 0
     told: Gate = field(default_factory=Gate)  # the worker has had the answer
 
-    def _grant(self, number: int) -> LeasedPlan:
-        made = super()._grant(number)
+    def grant(self, number: int) -> LeasedPlan:
+        made = super().grant(number)
         plan = plan_of(3)
         return msgspec.structs.replace(
             made, kind=REPAIR, key=plan.key, inputs=plan.inputs, repair=plan.repair
         )
 
-    def _kept_leases(self, request: PollRequest) -> tuple[Kept, ...]:
+    def kept_leases(self, request: PollRequest) -> tuple[Kept, ...]:
         self.renewed += any(not renewal.started for renewal in request.renewals)
         if self.renewed > 1:
             self.told.set()
-        kept = super()._kept_leases(request)
+        kept = super().kept_leases(request)
         return tuple(msgspec.structs.replace(each, stop="a window closed") for each in kept)
 
     async def commit_part(self, request: CommitPart) -> PartCommitted:

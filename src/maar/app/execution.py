@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.http_board import ExecutorSetup
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
+from maar.app.health.troubles import NOT_TOLD, Troubles
 from maar.app.roles import marker
-from maar.app.roles.troubles import NOT_TOLD, Troubles
 from maar.app.roles.wiring import node_name
 from maar.background import cancel
 from maar.model.errors import MaarError, NotFound, Unavailable

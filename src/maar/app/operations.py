@@ -160,9 +160,9 @@ async def origin(
 async def restore_log(
     settings: Settings, saved: Origin, *, adopts: tuple[Incarnation, ...]
 ) -> Restored:
-    lives = {saved.state.incarnation, *saved.state.adopting, *adopts}
+    incarnations = {saved.state.incarnation, *saved.state.adopting, *adopts}
     for each in await replicas(settings):
-        if each.standing != "unreachable" and each.incarnation in lives:
+        if each.standing != "unreachable" and each.incarnation in incarnations:
             raise Rejected(
                 f"the replica {each.name} at {each.address} still serves the log that is to be "
                 "restored; two logs would delete each other's objects. Stop all its replicas first"

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.background import first_ended
+from maar.background import run_until_first_ends
 from maar.metastore.decide.membership import DEAD_AFTER_MS
 from maar.metastore.leader.campaign import Campaign, resign
 from maar.metastore.leader.peers import Peers
@@ -243,7 +243,7 @@ class Replica:
                     campaign.stand()
                 else:
                     await campaign.withdraw()
-                await first_ended(follower.news, campaign.wait_end)
+                await run_until_first_ends(follower.news, campaign.wait_end)
                 if term := campaign.won():
                     return term
         finally:

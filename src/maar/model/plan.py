@@ -28,7 +28,6 @@ PlanKind = NewType("PlanKind", str)  # what is done; the kinds that there are: s
 
 RENEWALS_PER_LEASE = 3  # two may be lost before the lease is
 ROLLBACK = PlanKind("rollback")  # the one kind that the fold schedules by itself
-REPAIR = PlanKind("repair")  # the one kind that writes to other stores than the home of its blocks
 
 
 class PlanState(IntEnum):
@@ -68,7 +67,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     granted_at: LeaseTime
     expires_at: LeaseTime
     lease_ns: int = 0  # its length, as granted: renewals and a new term give it again
-    ignores_windows: bool = False  # a person wanted it although a run policy refuses
+    ignores_windows: bool = False  # an operator wanted it although a run policy refuses
 
     def is_expired(self, now: LeaseTime) -> bool:
         return now > self.expires_at

@@ -309,8 +309,12 @@ def policy_of(
     scheduling: SchedulingSettings = _SCHEDULING,
     schedules: tuple[ScheduleEntry, ...] = (),
 ) -> Policy:
-    """Every setting reaches the field of its name; one in seconds that of the name in `_ns`."""
-    given = msgspec.structs.asdict(compaction) | msgspec.structs.asdict(retention)
+    """Every setting reaches the field of its name; one in seconds that of the name in `_ns`. What
+    is of one kind of plan is made into that kind's terms.
+    """
+    given: dict[str, Any] = {}
+    for settings in (compaction, retention, services, scheduling):
+        given |= msgspec.structs.asdict(settings)
     for name in ("level_counts", "level_bytes", "level_ages_s", "default_days"):
         del given[name]
     shortest_ns = min(terms.lease_ns for terms in kind_terms(services))
@@ -321,20 +325,18 @@ def policy_of(
             lease_ns=_ns(services.compact.lease_s),
             limit_ns=_ns(services.compact.limit_s),
             kinds=other_terms(services),
-            rollback_delay_ns=_ns(services.rollback_delay_s),
-            execution_guard=services.execution_guard,
-            hold_max_ns=_ns(services.hold_max_s),
             clean_interval_ns=_ns(services.clean.interval_s),
             logcompact=logcompact_rule(services.logcompact),
             cluster=cluster_terms(services.cluster),
-            schedules=tuple(entry.rule() for entry in schedules),
-            granularity_ns=_ns(scheduling.granularity_s),
-            resource_slots=scheduling.resource_slots,
-            session_ns=_ns(scheduling.session_s),
             repair=repair_terms(services.repair),
+            schedules=tuple(entry.rule() for entry in schedules),
             # A pause of the leader must not end the leases that nobody could renew meanwhile.
             stall_ns=min(STALL_MAX_NS, shortest_ns // 3),
-            **dict(_to_field(name, value) for name, value in given.items()),
+            **dict(
+                _to_field(name, value)
+                for name, value in given.items()
+                if not isinstance(value, KindService)
+            ),
         )
     )
 

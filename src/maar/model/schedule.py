@@ -39,7 +39,7 @@ class Weight(IntEnum):
     LOW = 1
     MEDIUM = 2
     HIGH = 3
-    HIGHEST = 100  # asked for by a person
+    HIGHEST = 100  # asked for by an operator
 
 
 class Schedule(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -162,7 +162,7 @@ def parse_minute(text: str) -> int:
 
 
 def pattern(tenant: str = ALL, kind: str = ALL, type_: str = ALL) -> JobId:
-    """Check what a person named; what is not named is everything."""
+    """Check what an operator named; what is not named is everything."""
     parts = [part or ALL for part in (tenant, kind, type_)]
     if any(len(part) > TEXT_MAX for part in parts):
         raise InvalidInput(f"a tenant, kind or type has at most {TEXT_MAX} characters")

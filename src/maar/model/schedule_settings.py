@@ -56,7 +56,7 @@ class ScheduleEntry(Struct, frozen=True, kw_only=True):
     size_target: Annotated[int, Meta(ge=0)] | None = None
     """Bytes of a sub-range of a repair; 0: ranges are not divided."""
     weight: Annotated[int, Meta(ge=1, le=100)] | None = None
-    """How fast its priority grows: 1 is low, 3 is high, 100 is that of a person who waits."""
+    """How fast its priority grows: 1 is low, 3 is high, 100 is that of an operator who waits."""
 
     def __post_init__(self) -> None:
         self.rule()

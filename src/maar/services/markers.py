@@ -18,9 +18,9 @@ from maar.ports.stores.stores import Stores
 class MarkedStores:
     """The stores that one task uses."""
 
-    def __init__(self, stores: Stores, life: Incarnation) -> None:
+    def __init__(self, stores: Stores, incarnation: Incarnation) -> None:
         self._stores = stores
-        self._life = life
+        self._incarnation = incarnation
         self._used: dict[StoreName, ObjectStore] = {}
 
     def open(self, name: StoreName) -> ObjectStore:
@@ -33,11 +33,11 @@ class MarkedStores:
         """The same, and now: what was seen in it before may not have been its own."""
         store = self._stores.open(name)
         try:
-            owner = store.read(keys.marker(self._life)).decode(errors="replace")
+            owner = store.read(keys.marker(self._incarnation)).decode(errors="replace")
         except NotFound:
             raise Unavailable(
-                f"{store.settings().url} lacks the marker of log {self._life}: it is not the store "
-                f"{name}, a disk that is not mounted, or the leader has not marked it yet"
+                f"{store.settings().url} lacks the marker of log {self._incarnation}: it is not "
+                f"the store {name}, a disk that is not mounted, or the leader has not marked it yet"
             ) from None
         first = self._stores.names()[0]
         if store.settings().name != (owner or first):  # markers of single stores used to be empty

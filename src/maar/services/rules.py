@@ -259,7 +259,7 @@ class JobState(msgspec.Struct, frozen=True, gc=False):
     expected_ns: int = 0  # how long the work takes; 0: as long as the last time
     done: int = 0  # parts that are done in the present run …
     parts: int = 0  # … of so many
-    on_demand: bool = False  # a person waits for it: highest weight, and not paced
+    on_demand: bool = False  # an operator waits for it: highest weight, and not paced
 
 
 class PlanScope(NamedTuple):
@@ -379,6 +379,7 @@ class KindRules(ABC):
     # ── how it runs, and how it fails ──
 
     writes: bool = True  # objects, which an attempt that fails leaves behind
+    any_store: bool = False  # it writes to any store; else only to the home store of its blocks
     on_engine: bool = True  # it needs Spark; else the store and the metastore are enough
     adopts: bool = False  # a plan of one input may leave it as it is, and only raise its level
     keeps_place: bool = False  # its one output waits where the first of its inputs waited

@@ -15,8 +15,8 @@ from pyspark import SparkContext
 from maar.adapters.rpc import MetastoreClient
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
+from maar.app.health.troubles import Troubles
 from maar.app.roles import marker
-from maar.app.roles.troubles import Troubles
 from maar.app.roles.wiring import node_name
 from maar.background import cancel
 from maar.model.errors import InvalidInput, Unavailable

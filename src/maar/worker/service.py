@@ -129,7 +129,10 @@ class Worker:
         now_ns = self._clock.monotonic_ns()
         await self._look_at_runner()
         log.info(
-            "warm worker=%s slots=%d ms=%d", self._worker, self._slots, (now_ns - begun_ns) // _MS
+            "worker is ready worker=%s slots=%d ms=%d",
+            self._worker,
+            self._slots,
+            (now_ns - begun_ns) // _MS,
         )
         self._warm = True
         self._last_poll_ns = now_ns - self._poll_ns  # the first poll is due at once
@@ -367,7 +370,7 @@ class Worker:
         async with asyncio.timeout(self._settings.call_timeout_ms / 1000):
             reply = await self._metastore.call(request)
         for block in reply.refused:
-            log.info("copy not taken plan=%s why=%s", request.plan, block)
+            log.info("copy refused by the metastore plan=%s cause=%s", request.plan, block)
         return reply
 
     async def _run_through_faults(self, plan: LeasedPlan) -> PlanResult:

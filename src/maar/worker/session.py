@@ -61,9 +61,8 @@ async def carry_out(
         log.info("session stopped plan=%s token=%s why=%s", plan.id, plan.token, stop)
     if unknown:
         raise AttemptFailed(
-            f"the store {', '.join(sorted(unknown))} is away, or is not that of this log by the "
-            f"marker in it; {total.ranges} ranges were repaired, and those that it holds wait for "
-            "it",
+            f"store {', '.join(sorted(unknown))} is unreachable, or its marker is not that of this "
+            f"log; {total.ranges} ranges were repaired, and its ranges wait until it is back",
             stopped=True,
             plan_at_fault=False,
         )

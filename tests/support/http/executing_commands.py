@@ -99,6 +99,6 @@ def say(
     return speaker(front, monkeypatch, capsys)
 
 
-def told(say: Say, *arguments: str) -> tuple[int, dict[str, Any]]:
+def answer_to(say: Say, *arguments: str) -> tuple[int, dict[str, Any]]:
     code, out, _ = say(*arguments, "--json")
     return code, json.loads(out)

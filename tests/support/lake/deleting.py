@@ -44,13 +44,13 @@ OFTEN = Timing(drain_s=0.05, clean_s=0.02)
 ATTEMPTS = count(1)
 
 
-def opened(directory: Path) -> ObjectStore:
+def open_in(directory: Path) -> ObjectStore:
     return open_store(StoreSettings(MAIN_STORE, (directory / "store").as_uri()))
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> WholeLake:
-    return WholeLake(tmp_path, opened(tmp_path), POLICY, OFTEN)
+    return WholeLake(tmp_path, open_in(tmp_path), POLICY, OFTEN)
 
 
 def of(service: str, number: int, **how: Any) -> Known:
@@ -62,7 +62,7 @@ def mask(service: str, *, first: int = 0, until: int = EVER_NS) -> Mask:
     return Mask(TENANT, service, first, until)
 
 
-async def granted(
+async def grant_all(
     lake: WholeLake, service: MetastoreService, *kinds: PlanKind
 ) -> tuple[LeasedPlan, ...]:
     lake.clock.advance(AGE_NS + 1)
@@ -90,7 +90,7 @@ async def finish(lake: WholeLake, service: MetastoreService, plan: LeasedPlan) -
 async def work(lake: WholeLake, service: MetastoreService, *kinds: PlanKind) -> int:
     """Until nothing is due; how many plans that were."""
     done = 0
-    while plans := await granted(lake, service, *kinds):
+    while plans := await grant_all(lake, service, *kinds):
         for plan in plans:
             await finish(lake, service, plan)
             done += 1
@@ -106,12 +106,12 @@ async def eventually(what: Callable[[], Awaitable[bool]]) -> None:
 async def carried_out(lake: WholeLake, service: MetastoreService) -> None:
     """Workers work and time passes until no deletion is left."""
 
-    async def gone() -> bool:
+    async def is_gone() -> bool:
         await work(lake, service, COMPACT, ERASE)
         lake.clock.advance(60 * SECOND_NS)
         return not await service.deletions()
 
-    await eventually(gone)
+    await eventually(is_gone)
 
 
 async def never_seen(ask: Asker, profiles: Sequence[Known]) -> None:

@@ -184,7 +184,7 @@ class HarmedLake:
 
     def wipe(self, store: HarmedStore) -> None:
         """And wait until maar has said so, and has marked it again."""
-        wait_for(lambda: self.held(store), PATIENCE_S, self.server.log)
+        wait_for(lambda: self.count_in(store), PATIENCE_S, self.server.log)
         said = f"store {store.name} was wiped"
         before = self.server.log().count(said)
         wipe(store)
@@ -227,7 +227,7 @@ class HarmedLake:
         upto = len(self.load.acknowledged) + pushes
         wait_for(lambda: len(self.load.acknowledged) >= upto, PATIENCE_S, self.server.log)
 
-    def held(self, store: HarmedStore) -> int:
+    def count_in(self, store: HarmedStore) -> int:
         """How many blocks the index knows in it."""
         stores = self.server.get("/api/v1/stores")["stores"]
         return sum(each["blocks"] for each in stores if each["name"] == store.name)

@@ -47,13 +47,13 @@ class Kept(SeveralStores):
         )
         return msgspec.structs.replace(made, files=files)
 
-    def replicated(self, first: int = 1) -> BlockMeta:
+    def replicate(self, first: int = 1) -> BlockMeta:
         self.step()
         made = self.block(first)
         self.copy(made.id, EU)
         return self.now_of(made.id)
 
-    def marked(self, store: StoreName) -> str | None:
+    def marker_in(self, store: StoreName) -> str | None:
         try:
             return MemoryStore.read(self.named[store], MARKER).decode()
         except NotFound:

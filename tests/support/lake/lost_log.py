@@ -151,10 +151,10 @@ class Lives(Lake):
     def _live_again(self, origin: Origin, adopts: Sequence[Incarnation] = ()) -> None:
         self.lives += 1
         replica = run_virtually(
-            restoring.reborn(
+            restoring.begin_restored(
                 origin,
                 incarnation=Incarnation(f"{self.lives:08x}"),
-                adopts=(*origin.lives[1:], *adopts),
+                adopts=(*origin.incarnations[1:], *adopts),
                 wall=WallTime(self.clock.wall),
                 above=self.saved_at,
             )

@@ -97,7 +97,7 @@ class SeveralStores(Lake):
         self.pass_time(self.state.policy.retire_delay_ns + 1)
         for _ in range(20):
             more = run_virtually(self.cleaner.remove())
-            more |= run_virtually(self.cleaner.bury())
+            more |= run_virtually(self.cleaner.delete_tombstoned())
             if not more:
                 return
         raise AssertionError("cleaning does not come to an end")

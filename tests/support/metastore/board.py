@@ -80,7 +80,7 @@ class FoldBoard(LocalPort):
     async def plan(self, plan: PlanId) -> PlanDetail:
         return reads.plan(self.fold.state, plan, now=self._now)
 
-    def leased(self, plan: PlanId) -> LeasedPlan:
+    def leased_plan(self, plan: PlanId) -> LeasedPlan:
         return reads.leased_plan(self.fold.state, plan)
 
     @property

@@ -48,7 +48,7 @@ class Patrols(LeaderDecisions):
 
     def finish(self, lease: Leased) -> list[Effect]:
         """The session's part is done."""
-        self.rules.completed(self.job(lease), self.now)
+        self.rules.complete(self.job(lease), self.now)
         done = PlanResult(PATROL, (), Account(0, 0, 0))
         return self.report(lease, Report(lease.plan, lease.token, done))
 

@@ -50,7 +50,7 @@ def now_of(lake: Lake, *down: StoreName) -> Moment:
     return moment(lake.state, LeaseTime(lake.fold.now))._replace(down=frozenset(down))
 
 
-def moved(lake: Lake, meta: BlockMeta, home: StoreName) -> BlockMeta:
+def move_to(lake: Lake, meta: BlockMeta, home: StoreName) -> BlockMeta:
     """The same block, as if another store were its home."""
     files = tuple(
         msgspec.structs.replace(
@@ -65,7 +65,7 @@ def moved(lake: Lake, meta: BlockMeta, home: StoreName) -> BlockMeta:
     return there
 
 
-def told_of(lake: Lake, type_: str) -> RepairJob:
+def job_status(lake: Lake, type_: str) -> RepairJob:
     jobs = views.status(lake.state, tenant="", at=now_of(lake)).jobs
     (told,) = [job for job in jobs if job.type == type_]
     return told
@@ -148,7 +148,7 @@ def finish(lake: Lake, plan: LeasedPlan) -> None:
     assert not any(isinstance(effect, Refused) for effect in effects)
 
 
-def done_at(lake: Lake, *stores: StoreName) -> Iterator[tuple[int, int]]:
+def repair_times(lake: Lake, *stores: StoreName) -> Iterator[tuple[int, int]]:
     """When each range was last repaired whole, as (number, time)."""
     for number, history in sorted(lake.state.repairs.of(TENANT, stores).items()):
         for piece in history.pieces:

@@ -76,7 +76,7 @@ class Model:
     dead: set[AttemptKey] = field(default_factory=set)  # started, ended, and not undone
     rollbacks: dict[PlanId, Undoing] = field(default_factory=dict)
 
-    def known(self, plan: PlanId) -> Job:
+    def job_of(self, plan: PlanId) -> Job:
         return self.jobs[plan] if plan in self.jobs else self.rollbacks[plan]
 
     def owners(self) -> dict[BlockId, PlanId]:
@@ -126,7 +126,7 @@ class ModelledFold(RuleBasedStateMachine):
             case Started():
                 self.model.started.add(AttemptKey(effect.plan, effect.token))
             case Leased():
-                job = self.model.known(effect.plan)
+                job = self.model.job_of(effect.plan)
                 assert (effect.plan, effect.token) not in self.model.tokens
                 assert job.token is None
                 assert job.done_by is None
@@ -136,7 +136,7 @@ class ModelledFold(RuleBasedStateMachine):
                 job.lease_ns = lease.expires_at - self.fold.now
                 self.model.tokens.add((effect.plan, effect.token))
             case AttemptEnded():
-                job = self.model.known(effect.plan)
+                job = self.model.job_of(effect.plan)
                 assert job.token == effect.token
                 assert effect.end is not AttemptEnd.EXPIRED or self.fold.now > job.expires_at
                 job.token = None
@@ -178,7 +178,7 @@ class ModelledFold(RuleBasedStateMachine):
     def plans_are_where_they_belong(self) -> None:
         for plan in self.state.plans.values():
             assert plan.state in (PlanState.REQUESTED, PlanState.INFLIGHT, PlanState.EXCLUDED)
-            job = self.model.known(plan.id)
+            job = self.model.job_of(plan.id)
             assert (plan.lease.token if plan.lease else None) == job.token
         for plan_id, plan in self.state.parked.items():
             assert plan_id not in self.state.plans

@@ -214,7 +214,7 @@ class Turn:
             effects += apply(self.state, item, self.log.planted.fold)
         return effects
 
-    def known(self) -> Known:
+    def knowledge(self) -> Known:
         return Known(self.state, _indexes(self.state))
 
     def execute(self, plan: PlanId, worker: str) -> tuple[str, Rank, tuple[Undo, ...]]:
@@ -223,7 +223,7 @@ class Turn:
         answer = execution.answer(self.state, plan, asker, now=self.now)
         if answer.answer is not Answer.GRANTED:
             return answer.answer.value, -1, ()
-        known, leased = self.known(), reads.leased_plan(self.state, plan)
+        known, leased = self.knowledge(), reads.leased_plan(self.state, plan)
         undone = tuple(
             Undo(
                 known.pid(each.plan),
@@ -253,7 +253,7 @@ class Turn:
         assert found is not None
         plan = found if isinstance(found, PlanId) else found.id
         answer, token, _ = self.execute(plan, worker)
-        return answer, token, self.known().pid(plan)
+        return answer, token, self.knowledge().pid(plan)
 
     def step(self, plan: PlanId, token: FencingToken) -> tuple[Pid, ...] | None:
         """Rollbacks that are pending now; None when the cleaning is somebody else's."""
@@ -263,7 +263,7 @@ class Turn:
             found = rollbacks.clean_step(effects, self.state, now=self.now)
         except LeaseLost:
             return None
-        return tuple(self.known().pid(ref.rollback) for ref in found.pending)
+        return tuple(self.knowledge().pid(ref.rollback) for ref in found.pending)
 
     def confirm(self, plan: PlanId, token: FencingToken, keys: tuple[str, ...]) -> set[str] | None:
         request = ConfirmDeletes(plan, token, keys)

@@ -113,7 +113,7 @@ class World:
 
     # ── what things are called ──
 
-    def made(self, known: Known, token: Rank) -> PlanResult:
+    def result_of(self, known: Known, token: Rank) -> PlanResult:
         held = known.token(token)
         if held not in self._made:
             self._made[held] = result(self.log.target, held, self.log.inputs)
@@ -121,9 +121,9 @@ class World:
 
     def key(self, known: Known, token: Rank) -> str:
         """One object stands for all of an attempt."""
-        return self.made(known, token).outputs[0].files[0].locations[0].key
+        return self.result_of(known, token).outputs[0].files[0].locations[0].key
 
-    def known(self, spot: Spot) -> Known:
+    def knowledge(self, spot: Spot) -> Known:
         return self.log.states[spot.fold]
 
     # ── the steps that may come next ──
@@ -178,8 +178,8 @@ class World:
     def takes_what_is_held(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
         """Compaction needs the inputs."""
         fold, _ = self.log.do(
-            *(spot.fold, spot.time, "overheld"),
-            how=lambda turn: turn.put(rollbacks.overheld(turn.state, now=turn.now)),
+            *(spot.fold, spot.time, "held_too_long"),
+            how=lambda turn: turn.put(rollbacks.held_too_long(turn.state, now=turn.now)),
         )
         return spot._replace(fold=fold), actor._replace(at="done")
 
@@ -194,7 +194,7 @@ class World:
     def do_survey(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
         if not self.planted.fences:
             return spot, self.takes_what_it_sees(spot, actor)
-        known = self.known(spot)
+        known = self.knowledge(spot)
         plan, token = known.plan(actor.plan), known.token(actor.token)
         fold, pending = self.log.do(
             *(spot.fold, spot.time, "step", plan, token),
@@ -215,7 +215,7 @@ class World:
         return actor._replace(at="take" if actor.todo else "end", undo=None, keys=())
 
     def do_take(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
-        plan = self.known(spot).plan(actor.todo[0])
+        plan = self.knowledge(spot).plan(actor.todo[0])
         fold, (answer, _, undone) = self.log.do(
             *(spot.fold, spot.time, "execute", plan, actor.name),
             how=lambda turn: turn.execute(plan, actor.name),
@@ -238,7 +238,7 @@ class World:
 
     def do_confirm(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
         assert actor.undo is not None
-        known = self.known(spot)
+        known = self.knowledge(spot)
         plan, token = known.plan(actor.undo.plan), known.token(actor.undo.token)
         asked = {self.key(known, rank): rank for rank in actor.keys}
         fold, allowed = self.log.do(
@@ -263,7 +263,7 @@ class World:
 
     def do_undone(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
         assert actor.undo is not None
-        known = self.known(spot)
+        known = self.knowledge(spot)
         plan, token = known.plan(actor.undo.plan), known.token(actor.undo.token)
         fold, _ = self.log.do(
             *(spot.fold, spot.time, "report", plan, token),
@@ -277,7 +277,7 @@ class World:
     def do_start(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
         if not self.planted.announces:
             return spot, actor._replace(at="intent")
-        token = self.known(spot).token(actor.token)
+        token = self.knowledge(spot).token(actor.token)
         fold, started = self.log.do(
             *(spot.fold, spot.time, "start", token),
             how=lambda turn: turn.start(self.log.target, token),
@@ -290,7 +290,7 @@ class World:
         return spot._replace(store=store), actor._replace(at="output")
 
     def do_output(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
-        late = self.is_undone(self.known(spot), actor.token)
+        late = self.is_undone(self.knowledge(spot), actor.token)
         store = spot.store | {Thing("object", actor.token, late)}
         return spot._replace(store=store), actor._replace(at="report")
 
@@ -304,8 +304,8 @@ class World:
         return ended is not None and (not ended.dead or under_way)
 
     def do_report(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
-        known = self.known(spot)
-        token, made = known.token(actor.token), self.made(known, actor.token)
+        known = self.knowledge(spot)
+        token, made = known.token(actor.token), self.result_of(known, actor.token)
         fold, completed = self.log.do(
             *(spot.fold, spot.time, "complete", token),
             how=lambda turn: turn.report(self.log.target, token, made),
@@ -320,7 +320,7 @@ class World:
         return after._replace(done=actor.token), moved
 
     def fails(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
-        token = self.known(spot).token(actor.token)
+        token = self.knowledge(spot).token(actor.token)
         fold, _ = self.log.do(
             *(spot.fold, spot.time, "fail", token),
             how=lambda turn: turn.report(self.log.target, token, None),
@@ -330,7 +330,7 @@ class World:
     do_fail = fails
 
     def do_end(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
-        known = self.known(spot)
+        known = self.knowledge(spot)
         plan, token = known.plan(actor.plan), known.token(actor.token)
         fold, _ = self.log.do(
             *(spot.fold, spot.time, "report", plan, token),
@@ -366,8 +366,8 @@ class World:
         """Neither what is listed nor what its writer could still complete is deleted."""
         if token == spot.done:
             raise Broken("an object that the index lists was deleted")
-        known = self.known(spot)
-        held, made = known.token(token), self.made(known, token)
+        known = self.knowledge(spot)
+        held, made = known.token(token), self.result_of(known, token)
         _, completed = self.log.do(
             *(spot.fold, spot.time, "complete", held),
             how=lambda turn: turn.report(self.log.target, held, made),
@@ -394,7 +394,7 @@ class World:
             if after.done < 0:
                 raise Broken("nobody can finish the plan any more")
         if after.done < 0:
-            self.check_removed(self.known(after).state)
+            self.check_removed(self.knowledge(after).state)
         self.sweep_last(after)
 
     def runs_alone(self, spot: Spot, actor: Actor) -> Spot:
@@ -414,14 +414,14 @@ class World:
             raise Broken("the inputs of a plan that was rolled back do not wait any more")
 
     def sweep_last(self, spot: Spot) -> None:
-        known = self.known(spot)
+        known = self.knowledge(spot)
         state, now = known.state, LeaseTime(SWEPT * JUMP_NS)
         due = leftovers.due(
             state.leftovers, now=now, leftovers_ns=POLICY.leftovers_ns, resting=(), limit=99
         )
         swept = {known.rank(key.token.index) for key in due}
         keys = {self.key(known, token): token for token in swept}
-        block = {key: self.made(known, token).outputs[0].id for key, token in keys.items()}
+        block = {key: self.result_of(known, token).outputs[0].id for key, token in keys.items()}
         unlisted = {keys[key] for key in self.planted.unlisted(state, block)}
         gone = {("object", t) for t in unlisted} | {("intent", t) for t in swept}
         left = {(t.what, t.token) for t in spot.store} - gone

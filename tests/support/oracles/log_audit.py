@@ -127,7 +127,7 @@ class Audit:
         return audit
 
     def unfinished_plans(self) -> list[PlanId]:
-        """A cleaning that leases made due takes no inputs, and is a chore."""
+        """A cleaning that leases made due takes no inputs, and owns nothing."""
         lives = self.plans.items()
         return [plan for plan, life in lives if life.open() and plan not in self.upkeep]
 

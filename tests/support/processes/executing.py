@@ -254,7 +254,7 @@ class ExecutorProcess:
         self.signal(signal.SIGKILL)
         assert self._connection.poll(PATIENCE_S), "it lives"
 
-    def said(self) -> Said:
+    def next_said(self) -> Said:
         assert self._connection.poll(PATIENCE_S), "it says nothing"
         try:
             return msgspec.msgpack.decode(self._connection.recv_bytes(), type=Said)

@@ -48,12 +48,12 @@ def run(name: str, *arguments: str, temporary: Path) -> tuple[list[Line], str]:
 def wait_until_gone(mark: str) -> None:
     """Servers, JVMs and their children carry the mark of the run in their environment."""
     deadline = time.monotonic() + 60
-    while left := marked(mark):
+    while left := lines_with(mark):
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.1)
 
 
-def marked(mark: str) -> list[str]:
+def lines_with(mark: str) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -21,9 +21,9 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.rpc import MetastoreClient
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
+from maar.app.health.troubles import Troubles
 from maar.app.processes import logs
 from maar.app.processes.process import die_with
-from maar.app.roles.troubles import Troubles
 from maar.app.settings.config import Settings, load_here
 from maar.background import cancel
 from maar.cli.input.settings import given_settings

@@ -58,7 +58,7 @@ class SmallMetastore(PollOnly):
     away: bool = False
     missed: int = 0  # polls while away
     loses_replies: int = 0
-    _index: int = 0
+    index: int = 0
 
     def renewals(self) -> list[Renewal]:
         return [renewal for poll in list(self.polls) for renewal in poll.renewals]
@@ -70,12 +70,11 @@ class SmallMetastore(PollOnly):
         self.polls.append(request)
         reply = PollReply(
             granted=(),
-            kept=self._kept_leases(request),
+            kept=self.kept_leases(request),
             outcomes=tuple(map(self._settle, request.reports)),
         )
         granted = tuple(
-            self._grant(self.waiting.pop(0))
-            for _ in range(min(request.capacity, len(self.waiting)))
+            self.grant(self.waiting.pop(0)) for _ in range(min(request.capacity, len(self.waiting)))
         )
         if self.loses_replies:
             self.loses_replies -= 1
@@ -84,9 +83,9 @@ class SmallMetastore(PollOnly):
 
     def take_away(self, plan: int) -> None:
         """Somebody else is granted the plan."""
-        self._grant(plan)
+        self.grant(plan)
 
-    def _kept_leases(self, request: PollRequest) -> tuple[Kept, ...]:
+    def kept_leases(self, request: PollRequest) -> tuple[Kept, ...]:
         return tuple(
             Kept(renewal.plan, renewal.token, self.lease_ns)
             for renewal in request.renewals
@@ -106,9 +105,9 @@ class SmallMetastore(PollOnly):
             self.done[plan] = token
         return Outcome(plan, token, True)
 
-    def _grant(self, number: int) -> LeasedPlan:
-        self._index += 1
-        token = FencingToken(INCARNATION, self._index)
+    def grant(self, number: int) -> LeasedPlan:
+        self.index += 1
+        token = FencingToken(INCARNATION, self.index)
         self.leased[PlanId(number, 0)] = token
         return LeasedPlan(
             id=PlanId(number, 0),

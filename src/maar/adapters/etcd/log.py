@@ -159,7 +159,7 @@ class EtcdLog:
     async def campaign(self, candidate: Candidate) -> Term:
         await self._greet()
         self._check_writes()
-        await self.upkeep.greet()  # members may have been added or upgraded meanwhile
+        await self.upkeep.check_versions()  # members may have been added or upgraded meanwhile
         term = await self._campaign(candidate)
         self.upkeep.start(lambda: self.election.leads(term))
         return term
@@ -317,7 +317,7 @@ class EtcdLog:
         """Check first that this cluster and this log can be used."""
         if self._greeted:
             return
-        await self.upkeep.greet()
+        await self.upkeep.check_versions()
         key = self.keys.format
 
         async def read_format() -> int:

@@ -107,7 +107,7 @@ class Upkeep:
     def look_soon(self) -> None:
         self._look_now.set()
 
-    async def greet(self) -> None:
+    async def check_versions(self) -> None:
         """Rejected when a member runs a release that cannot be used."""
         for status in await self._patiently(TRY_S):
             if refusal := version_refusal(status):

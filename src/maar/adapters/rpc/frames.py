@@ -42,7 +42,7 @@ R = TypeVar("R")
 Answer = Callable[[bytes], Awaitable[bytes | Iterator[bytes]]]  # whole, or in parts
 
 
-class _Frames(asyncio.Protocol):
+class FrameProtocol(asyncio.Protocol):
     """One end of a connection: whole frames in, and frames out at the other end's pace."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class FrameServer:
             await end.gone
 
 
-class _ServerEnd(_Frames):
+class _ServerEnd(FrameProtocol):
     def __init__(self, server: FrameServer) -> None:
         super().__init__()
         self._server = server
@@ -233,7 +233,7 @@ class _Waiting:
         self.heard: Callable[[], None] | None = None  # what to do when a part came
 
 
-class _ClientEnd(_Frames):
+class _ClientEnd(FrameProtocol):
     def __init__(self) -> None:
         super().__init__()
         self.waiting: dict[int, _Waiting] = {}

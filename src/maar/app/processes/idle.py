@@ -7,9 +7,13 @@ it back would only cost the pages anew.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
+from maar.background import Loop
 from maar.runner.give_back import give_back_freed
+
+log = logging.getLogger("maar.processes")
 
 LOOK_S = 2.0
 IDLE_SHARE = 0.2  # of a core; a process that uses less of it is idle
@@ -34,7 +38,10 @@ class Idleness:
 async def give_back_when_idle() -> None:
     """For as long as the process lives."""
     idleness = Idleness(cpu_s=time.process_time(), now_s=time.monotonic())
-    while True:
-        await asyncio.sleep(LOOK_S)
+
+    async def look() -> None:
         if idleness.has_begun(cpu_s=time.process_time(), now_s=time.monotonic()):
             await asyncio.to_thread(give_back_freed)
+
+    looking = Loop(look, failed="freed memory not given back", log=log, every_s=LOOK_S)
+    await looking.run(first_after_s=LOOK_S)

@@ -22,26 +22,26 @@ from maar.api.admin.quarantine import causes_in
 from maar.api.app import QueryDeps, build_app
 from maar.api.guard import RequestGuard
 from maar.api.hosts import hosts_of
+from maar.app.health.disks import disks_of
+from maar.app.health.readiness import WRITER, MetastoreRole, Readiness
+from maar.app.health.troubles import Troubles
 from maar.app.http.gate import Gate
 from maar.app.http.server import HttpServer
 from maar.app.http.turns import ConnectionCounts
 from maar.app.processes import status_file
 from maar.app.processes.status_file import ProcessState
-from maar.app.roles.disks import disks_of
-from maar.app.roles.readiness import WRITER, MetastoreRole, Readiness
 from maar.app.roles.segment import public_address
 from maar.app.roles.shares import retries_of, share_of
-from maar.app.roles.troubles import Troubles
 from maar.app.roles.wiring import (
     OWN_WRITER,
     Fronts,
     Here,
     RoleStatus,
     build_stores,
-    first_end,
     new_registry,
     private_address,
     run_directory,
+    wait_first_end,
 )
 from maar.app.settings.config import Settings
 from maar.app.settings.tenants import Tenants
@@ -154,7 +154,7 @@ async def run(
         )
         server = HttpServer(app, drain_s=settings.server.drain_s, gate=gate, counts=counts)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        life = asyncio.create_task(first_end(serving, *following))
+        life = asyncio.create_task(wait_first_end(serving, *following))
         stack.push_async_callback(_wait_all, serving, life)  # before what they need is closed
         try:
             yield life

@@ -19,9 +19,9 @@ import msgspec
 
 from maar.adapters.rpc import Channel, serve_metastore
 from maar.adapters.system_clock import SystemClock
+from maar.app.health.disks import disks_of
 from maar.app.processes.long_lived import long_lived
 from maar.app.roles.cleaner import cleaner
-from maar.app.roles.disks import disks_of
 from maar.app.roles.health_http import serve_health
 from maar.app.roles.marker import check_not_ended
 from maar.app.roles.replica import replica_place
@@ -35,7 +35,7 @@ from maar.app.roles.wiring import (
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import url_of
 from maar.app.settings.tenants import Tenants
-from maar.background import Loop, cancel, first_ended
+from maar.background import Loop, cancel, run_until_first_ends
 from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
 from maar.model.ids import Incarnation
@@ -47,7 +47,7 @@ log = logging.getLogger("maar.metastore")
 SNAPSHOT_TIMEOUT_S = 600
 CHECK_EVERY_S = 5.0
 PROBE_EVERY_S = 1.0
-STRANGERS_EVERY_S = 10.0
+UNKNOWN_LEADER_EVERY_S = 10.0
 
 
 @asynccontextmanager
@@ -148,11 +148,11 @@ async def _live(
         pass  # it has logged why, and keeps answering health checks
     await _check_not_ended(service, store)
     beginning.over.set()
-    await first_ended(
+    await run_until_first_ends(
         service.wait_defect,
         tenants.follow,
         lambda: _keep_checking(service, store),
-        lambda: _beware_of_strangers(service, known),
+        lambda: _warn_of_unknown_leader(service, known),
         cleaner(service, store).run,
     )
 
@@ -184,7 +184,7 @@ async def _keep_checking(service: MetastoreService, store: ObjectStore) -> None:
         await _check_not_ended(service, store)
 
 
-async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> None:
+async def _warn_of_unknown_leader(service: MetastoreService, known: set[str]) -> None:
     """Replicas that do not know each other would count votes and versions wrongly."""
     warned = ""
 
@@ -200,7 +200,7 @@ async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> No
             )
 
     await Loop(
-        look, failed="address of the leader not checked", log=log, every_s=STRANGERS_EVERY_S
+        look, failed="address of the leader not checked", log=log, every_s=UNKNOWN_LEADER_EVERY_S
     ).run()
 
 

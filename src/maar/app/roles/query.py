@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import msgspec
 
 from maar.adapters.rpc import MetastoreClient, serve_query
-from maar.app.roles.troubles import Troubles
+from maar.app.health.troubles import Troubles
 from maar.app.roles.wiring import RoleStatus, build_stores, new_registry, node_name
 from maar.app.settings.config import Settings
 from maar.background import cancel

@@ -11,8 +11,8 @@ from random import Random
 
 from maar.adapters.rpc import Channel, MetastoreClient, serve_writer
 from maar.adapters.system_clock import SystemClock
-from maar.app.roles.disks import disks_of
-from maar.app.roles.front_pages import FrontPages
+from maar.app.health.disks import disks_of
+from maar.app.health.front_pages import FrontPages
 from maar.app.roles.health_http import serve_health
 from maar.app.roles.wiring import (
     OWN_WRITER,

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from maar.adapters.etcd.settings import EtcdAccess, EtcdSettings
 from maar.adapters.stores.open import open_store
-from maar.app.roles.disks import Disks
+from maar.app.health.disks import Disks
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import EtcdPlace, FilePlace
 from maar.model.ids import NodeId
@@ -193,7 +193,7 @@ class RoleStatus:
         return self._ready()
 
 
-async def first_end(*tasks: asyncio.Task[None]) -> None:
+async def wait_first_end(*tasks: asyncio.Task[None]) -> None:
     """Return when one of the tasks ends, or raise its error: none may end unnoticed."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:

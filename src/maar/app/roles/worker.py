@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.rpc import MetastoreClient, serve_role
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
+from maar.app.health.troubles import Troubles
 from maar.app.processes.process import end_the_session, take_the_session_along
 from maar.app.roles.health_http import serve_health
-from maar.app.roles.troubles import Troubles
 from maar.app.roles.wiring import RoleStatus, build_stores, new_registry, node_name
 from maar.app.settings.config import Settings
 from maar.background import cancel

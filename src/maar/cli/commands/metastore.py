@@ -279,30 +279,34 @@ def restore(
     """
     from maar.app import operations
     from maar.app.roles.wiring import build_first_store
-    from maar.metastore.recovery.restoring import other_lives
+    from maar.metastore.recovery.restoring import other_incarnations
     from maar.model.ids import Incarnation
 
     if (file is not None) + bool(key) + without_snapshot > 1:
         raise click.UsageError("give a FILE, --snapshot or --without-snapshot, not both")
     settings = _settings(**where)
-    lives = tuple(map(Incarnation, adopts))
+    incarnations = tuple(map(Incarnation, adopts))
     saved = asyncio.run(
         operations.origin(
-            settings, file=file, snapshot=key, without_snapshot=without_snapshot, adopts=lives
+            settings,
+            file=file,
+            snapshot=key,
+            without_snapshot=without_snapshot,
+            adopts=incarnations,
         )
     )
-    marked = other_lives(build_first_store(settings), saved.state)
-    if saved.lives:
-        lives = saved.lives[1:]
-    elif unknown := [life for life in adopts if life not in marked]:
+    marked = other_incarnations(build_first_store(settings), saved.state)
+    if saved.incarnations:
+        incarnations = saved.incarnations[1:]
+    elif unknown := [incarnation for incarnation in adopts if incarnation not in marked]:
         raise click.UsageError(
             f"--adopt {unknown[0]}: no other log of that incarnation has marked the store"
         )
-    others = [life for life in marked if life not in lives]
+    others = [incarnation for incarnation in marked if incarnation not in incarnations]
     _describe(saved, others)
     if not yes and not click.confirm("Restore this into the log?", err=True):
         raise CommandFailed("nothing was restored")
-    done = asyncio.run(operations.restore_log(settings, saved, adopts=lives))
+    done = asyncio.run(operations.restore_log(settings, saved, adopts=incarnations))
     if as_json:
         print_json(
             {
@@ -325,19 +329,19 @@ def _describe(saved: Origin, others: list[Any]) -> None:
         f"{saved.name}: entry {saved.head.index:,} of incarnation {state.incarnation}, "
         f"{len(state.blocks):,} live blocks, written {moment(state.wall_time)} UTC"
     )
-    if saved.lives:
+    if saved.incarnations:
         what = (
-            f"without a snapshot, from {saved.name}, of incarnation {', '.join(saved.lives)}: all "
-            "segments and complete blocks are adopted. What operators had set is lost. Retention "
-            "is on hold: set the periods of tenants again (maar retention set), then run `maar "
-            "retention release`"
+            f"without a snapshot, from {saved.name}, of incarnation "
+            f"{', '.join(saved.incarnations)}: all segments and complete blocks are "
+            "adopted. What operators had set is lost. Retention is on hold: set the periods of "
+            "tenants again (maar retention set), then run `maar retention release`"
         )
     say = [
         what,
         *(
-            f"the store also belongs to a log of incarnation {life}, from which nothing is "
+            f"the store also belongs to a log of incarnation {incarnation}, from which nothing is "
             "adopted; if that was an incarnation of this log, add --adopt"
-            for life in others
+            for incarnation in others
         ),
     ]
     for sentence in say:

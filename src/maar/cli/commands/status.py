@@ -48,7 +48,7 @@ def command(as_json: bool, server: str, tenant: str) -> None:
         *_plans(status),
         *_rings(status),
         *_fronts(status),
-        *_remains(status),
+        *_waiting(status),
         *_troubles(status),
     ):
         say(line)
@@ -103,7 +103,7 @@ def _rings(status: Json) -> Iterator[str]:
         yield f"ring of zone {zone['zone']}: {zone['shards']:,} shards; writers: {states}{unsure}"
 
 
-def _remains(status: Json) -> Iterator[str]:
+def _waiting(status: Json) -> Iterator[str]:
     yield (
         f"{status['retired']:,} replaced blocks and leftovers of {status['leftovers']:,} attempts "
         f"wait for deletion; log from {status['log_first']}, snapshot at {status['snapshot_index']}"

@@ -38,7 +38,7 @@ from maar.model.stores import lacking
 from maar.model.time import LeaseTime
 
 
-def lives(state: MetaState) -> tuple[Incarnation, ...]:
+def incarnations(state: MetaState) -> tuple[Incarnation, ...]:
     """The incarnations whose objects are ours: this one, and those that it has adopted."""
     return (state.incarnation, *state.former)
 
@@ -49,7 +49,7 @@ def lives(state: MetaState) -> tuple[Incarnation, ...]:
 def is_unregistered(state: MetaState, segment: SegmentName, *, named: Container[BlockId]) -> bool:
     """Whether it is ours, and neither the index nor a dead letter knows it."""
     return (
-        segment.incarnation in lives(state)
+        segment.incarnation in incarnations(state)
         and not registration.is_known(state, segment.block)
         and segment.block not in named
     )

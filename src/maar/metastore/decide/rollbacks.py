@@ -1,7 +1,7 @@
 """Which dead attempts and removable plans are to be rolled back now, and which are left alone.
 
-A cleaning asks for all of them, a person for one, and the planner for those that keep blocks from
-compaction too long. The entry says what it presumes, and the fold checks it (S6).
+A cleaning asks for all of them, an operator for one, and the planner for those that keep blocks
+from compaction too long. The entry says what it presumes, and the fold checks it (S6).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _all_skipped(state: MetaState, now: LeaseTime) -> Iterator[SkippedPlan]:
 # ── the planner: a pending plan blocks nothing for ever ────────────────────────────────────────
 
 
-def overheld(state: MetaState, *, now: LeaseTime) -> list[Entry]:
+def held_too_long(state: MetaState, *, now: LeaseTime) -> list[Entry]:
     """Removable plans that nobody works on, and that keep blocks too long which are due to be
     merged: one entry fences them and gives what they held to other plans.
     """

@@ -112,10 +112,10 @@ def never(state: MetaState, meta: BlockOutline) -> str:
 
 def foreign(state: MetaState, meta: BlockOutline) -> str:
     """Why a segment's object cannot be its own; '' when it can."""
-    return objects.wrong_with_segment(meta, lives(state))
+    return objects.wrong_with_segment(meta, incarnations(state))
 
 
-def lives(state: MetaState) -> tuple[Incarnation, ...]:
+def incarnations(state: MetaState) -> tuple[Incarnation, ...]:
     """The incarnations of this log: the present one, former ones, and those that it adopts."""
     return (state.incarnation, *state.former, *state.adopting)
 

@@ -35,7 +35,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId
 from maar.model.refusal import Refusal
 
-LIVES_MAX = 16  # incarnations that one restore can adopt
+INCARNATIONS_MAX = 16  # incarnations that one restore can adopt
 
 ENDED = "the log was restored from a snapshot: what became of the plan is not known"
 MISSED = "an input was replaced or deleted after the snapshot that the log was restored from"
@@ -44,11 +44,11 @@ MISSED = "an input was replaced or deleted after the snapshot that the log was r
 def reincarnate(state: MetaState, entry: Reincarnated) -> Effects:
     """Start a new incarnation: no token that was handed out before is valid, and all plans end."""
     before = tuple(dict.fromkeys((state.incarnation, *state.adopting, *entry.adopts)))
-    if not entry.incarnation or entry.incarnation in before or len(before) > LIVES_MAX:
+    if not entry.incarnation or entry.incarnation in before or len(before) > INCARNATIONS_MAX:
         return (Refused(Refusal.INCARNATION),)
     state.incarnation = entry.incarnation
     state.adopting = tuple(sorted(before))
-    state.former = tuple(dict.fromkeys((*state.former, *before)))[-LIVES_MAX:]
+    state.former = tuple(dict.fromkeys((*state.former, *before)))[-INCARNATIONS_MAX:]
     deletion.restore(state, entry.predicates)
     ended: list[Effect] = []
     for plan in sorted((*state.plans, *state.parked)):
@@ -65,7 +65,7 @@ def adopt(state: MetaState, entry: BlocksAdopted) -> Effects:
 
 
 def _adopt_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Adopted:
-    if bereft(state, meta.id):
+    if must_return(state, meta.id):
         packed = alone(state.retired.pop(meta.id).packed)
         kept = outline(packed)
         registration.admit(state, kept, packed, ordinal=ordinal)
@@ -93,10 +93,10 @@ def why_refused(state: MetaState, meta: BlockMeta) -> str:
         return registration.never(state, meta)
     if malformed := registration.why_malformed(meta):
         return malformed
-    return objects.wrong_with_adopted(meta, registration.lives(state))
+    return objects.wrong_with_adopted(meta, registration.incarnations(state))
 
 
-def bereft(state: MetaState, block: BlockId) -> bool:
+def must_return(state: MetaState, block: BlockId) -> bool:
     """Whether a replaced block must come back, because a block that replaced it is missing."""
     retired = state.retired.get(block)
     if retired is None or not retired.outputs:

@@ -209,7 +209,7 @@ class PlacementManager:
             leader_term.builder.resume(found.value, leader.now())
             leader_term.rules = found.value
         leader_term.loaded = True
-        log_.info("placement resumes datasets=%d", len(leader_term.rules.datasets))
+        log_.info("placement rules loaded datasets=%d", len(leader_term.rules.datasets))
 
     async def _record(self, leader_term: PlacementTerm) -> None:
         """What is heard before the rules are loaded is recorded, too."""

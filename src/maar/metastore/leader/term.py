@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from maar.background import first_ended
+from maar.background import run_until_first_ends
 from maar.metastore.decide import prepare, repairs, rollbacks, schedule
 from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import WorkerRegistry
@@ -187,7 +187,7 @@ class LeaderTerm:
     async def run(self) -> None:
         """Run until the term ends, then raise the cause; by then nothing of this term is active."""
         leader = self.leader
-        await first_ended(
+        await run_until_first_ends(
             self._serve,
             self._adoption.forever,
             self.cleaner.forever,
@@ -393,7 +393,7 @@ class LeaderTerm:
             poll.capacity > 0 and poll.execute is None and state.kinds.queue.kind in poll.kinds
             for poll in polls
         )
-        return rollbacks.overheld(state, now=now) if wanted else []
+        return rollbacks.held_too_long(state, now=now) if wanted else []
 
     async def _pin(self, pins: list[PinRequest]) -> None:
         """Few pins need an entry; a log without room for registrations still takes these."""
@@ -461,7 +461,7 @@ class LeaderTerm:
         self._metrics.count(effects, self.leader.state)
         for effect in effects:
             if isinstance(effect, CopiesLost):
-                log_.error("no copy is whole of blocks=%s", ",".join(effect.blocks))
+                log_.error("every copy is missing or damaged blocks=%s", ",".join(effect.blocks))
             log_.debug("entry applied index=%d effect=%s", self.leader.state.index, effect)
         return effects
 

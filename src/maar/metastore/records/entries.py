@@ -76,7 +76,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     )
     by_hand: bool = False  # somebody named the plan: it need not have rested after a failure
     guarded: bool = True  # a live lease is respected; else it is taken over, its holder fenced
-    ignores_windows: bool = False  # a person wanted it although a run policy refuses
+    ignores_windows: bool = False  # an operator wanted it although a run policy refuses
 
 
 class PlansLeased(msgspec.Struct, frozen=True, array_like=True, tag=6):

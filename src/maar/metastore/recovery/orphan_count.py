@@ -93,8 +93,8 @@ def _count_segments(store: ObjectStore, state: MetaState, found: OrphanCount) ->
 
 def _letter_blocks(store: ObjectStore, state: MetaState) -> Iterator[BlockId]:
     """What dead letters name, held ones included."""
-    for life in orphans.lives(state):
-        box = Box(store, life)
+    for incarnation in orphans.incarnations(state):
+        box = Box(store, incarnation)
         for infos in (box.waiting(), box.list_held()):
             yield from _blocks_named(list(infos))
 

@@ -51,7 +51,9 @@ class Origin(NamedTuple):
     state: MetaState
     head: Head
     name: str  # where it comes from, for messages
-    lives: tuple[Incarnation, ...] = ()  # put together from their objects, without a snapshot
+    incarnations: tuple[
+        Incarnation, ...
+    ] = ()  # put together from their objects, without a snapshot
 
 
 class Restored(NamedTuple):
@@ -67,8 +69,8 @@ async def newest(store: ObjectStore, key: str = "") -> Origin:
     best: Origin | None = None
     seen: set[str] = set()  # incarnations whose newest good one was read
     for _, each in found:
-        life = each.rpartition("/")[0]
-        if life in seen or (key and each != key):
+        incarnation = each.rpartition("/")[0]
+        if incarnation in seen or (key and each != key):
             continue
         try:
             state, head = snapshot.decode(await asyncio.to_thread(store.read, each))
@@ -76,7 +78,7 @@ async def newest(store: ObjectStore, key: str = "") -> Origin:
             if key:
                 raise
             continue
-        seen.add(life)
+        seen.add(incarnation)
         if best is None or state.wall_time > best.state.wall_time:
             # By time: an incarnation that nobody led has high indexes too.
             best = Origin(state, head, each)
@@ -88,19 +90,19 @@ async def newest(store: ObjectStore, key: str = "") -> Origin:
     )
 
 
-def other_lives(store: ObjectStore, state: MetaState) -> tuple[Incarnation, ...]:
+def other_incarnations(store: ObjectStore, state: MetaState) -> tuple[Incarnation, ...]:
     """Logs that marked this store, and that a restored one would not adopt from by itself."""
     marked = (info.key.removeprefix(keys.MARKERS) for info in store.list(keys.MARKERS))
     own = {state.incarnation, *state.adopting}
     return tuple(Incarnation(each) for each in marked if each not in own)
 
 
-def stored_predicates(store: ObjectStore, lives: Container[str]) -> tuple[Predicate, ...]:
+def stored_predicates(store: ObjectStore, incarnations: Container[str]) -> tuple[Predicate, ...]:
     """Deletions that logs of some incarnations were asked for and had not carried out (S8)."""
     found: list[Predicate] = []
     for info in store.list(keys.DELETIONS):
         name = keys.deletion_name(info.key)
-        if name is None or name.incarnation not in lives:
+        if name is None or name.incarnation not in incarnations:
             continue
         try:
             found.append(msgspec.msgpack.decode(store.read(info.key), type=Predicate))
@@ -135,7 +137,7 @@ async def restore(
     wall: WallTime,
 ) -> Restored:
     """Fill an empty log. If interrupted it can be repeated; `origin` is consumed."""
-    if not origin.lives:
+    if not origin.incarnations:
         await asyncio.to_thread(check_store, store, origin.state)
     begun = await _earlier_restore(log, store)
     if begun is not None:
@@ -152,9 +154,9 @@ async def restore(
         return _summary(begun.state, begun.head, resumed=True)
     listed = await asyncio.to_thread(snapshot.list_snapshots, store)
     above = max((index for index, _ in listed), default=0)
-    lives = {origin.state.incarnation, *origin.state.adopting, *origin.state.former, *adopts}
-    predicates = await asyncio.to_thread(stored_predicates, store, lives)
-    replica = await reborn(
+    incarnations = {origin.state.incarnation, *origin.state.adopting, *origin.state.former, *adopts}
+    predicates = await asyncio.to_thread(stored_predicates, store, incarnations)
+    replica = await begin_restored(
         origin,
         incarnation=incarnation,
         adopts=adopts,
@@ -178,7 +180,7 @@ async def restore(
     return _summary(state, head, resumed=False)
 
 
-async def reborn(
+async def begin_restored(
     origin: Origin,
     *,
     incarnation: Incarnation,
@@ -200,7 +202,7 @@ async def reborn(
     state.index = base.index
     term = Term(state.term + 1)
     opening: list[Entry] = [TermStarted(term, NAME), Reincarnated(incarnation, adopts, predicates)]
-    if origin.lives:
+    if origin.incarnations:
         state.wall_time = wall
         trust.begin(state)
         opening.append(RetentionHeld(True, ORDERS_LOST))

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
 
-from maar.metastore.fold.reincarnation import LIVES_MAX
+from maar.metastore.fold.reincarnation import INCARNATIONS_MAX
 from maar.metastore.recovery.restoring import Origin
 from maar.metastore.state.state import GENESIS_TIME, MetaState
 from maar.model import keys
@@ -45,8 +45,8 @@ class Traces:
             for index in (output.plan.index, output.token.index):
                 self.index = max(self.index, index if index <= INDEX_MAX else 0)
         elif key.startswith(keys.DEAD_LETTERS):
-            life, _, name = keys.letter_place(key)
-            self.objects[life] += 1
+            incarnation, _, name = keys.letter_place(key)
+            self.objects[incarnation] += 1
             if block := keys.letter_block(name):
                 self._block(block)
 
@@ -76,40 +76,44 @@ def origin(store: ObjectStore, adopts: tuple[Incarnation, ...] = ()) -> Origin:
             "restore. Start the server; should it say that another log has claimed the store, set "
             "`metastore.begin_anew = true`"
         )
-    if unknown := [life for life in adopts if life not in found.objects]:
+    if unknown := [incarnation for incarnation in adopts if incarnation not in found.objects]:
         raise InvalidInput(f"--adopt {unknown[0]}: {url} holds nothing of such a log")
-    lives = adopts or _of_one_log(store, sorted(found.objects))
-    if len(lives) > LIVES_MAX:
-        raise Rejected(f"{url} holds objects of {len(lives)} logs; name at most {LIVES_MAX}")
-    state = MetaState(incarnation=lives[0], lease_time=found.lease_time)
+    incarnations = adopts or _of_one_log(store, sorted(found.objects))
+    if len(incarnations) > INCARNATIONS_MAX:
+        raise Rejected(
+            f"{url} holds objects of {len(incarnations)} logs; name at most {INCARNATIONS_MAX}"
+        )
+    state = MetaState(incarnation=incarnations[0], lease_time=found.lease_time)
     head = Head(found.index, GENESIS_HASH)
-    name = f"{sum(found.objects[life] for life in lives):,} objects in {url}"
-    return Origin(state, head, name, lives)
+    name = f"{sum(found.objects[incarnation] for incarnation in incarnations):,} objects in {url}"
+    return Origin(state, head, name, incarnations)
 
 
-def _of_one_log(store: ObjectStore, lives: list[Incarnation]) -> tuple[Incarnation, ...]:
+def _of_one_log(store: ObjectStore, incarnations: list[Incarnation]) -> tuple[Incarnation, ...]:
     """The incarnations of one log, the last one first; Rejected when there are several logs."""
-    after = {life: _successor(store, life) for life in lives}
-    ends = {_last(life, after) for life in lives}
+    after = {incarnation: _successor(store, incarnation) for incarnation in incarnations}
+    ends = {_last(incarnation, after) for incarnation in incarnations}
     if len(ends) > 1:
-        named = " ".join(f"--adopt {life}" for life in lives)
+        named = " ".join(f"--adopt {incarnation}" for incarnation in incarnations)
         raise Rejected(
             f"{store.settings().url} holds objects of several logs, and no snapshot says which of "
-            f"them was lost: {', '.join(lives)}. A log that is still in use must not be adopted. "
-            f"Name those that are lost; for all of them: {named}"
+            f"them was lost: {', '.join(incarnations)}. A log that is still in use must not be "
+            f"adopted. Name those that are lost; for all of them: {named}"
         )
-    return tuple(sorted(lives, key=lambda life: (life not in ends, life)))
+    return tuple(
+        sorted(incarnations, key=lambda incarnation: (incarnation not in ends, incarnation))
+    )
 
 
-def _last(life: Incarnation, after: dict[Incarnation, Incarnation | None]) -> Incarnation:
-    seen = [life]
+def _last(incarnation: Incarnation, after: dict[Incarnation, Incarnation | None]) -> Incarnation:
+    seen = [incarnation]
     while (following := after.get(seen[-1])) is not None and following not in seen:
         seen.append(following)
     return seen[-1]
 
 
-def _successor(store: ObjectStore, life: Incarnation) -> Incarnation | None:
+def _successor(store: ObjectStore, incarnation: Incarnation) -> Incarnation | None:
     try:
-        return Incarnation(store.read(keys.successor(life)).decode(errors="replace"))
+        return Incarnation(store.read(keys.successor(incarnation)).decode(errors="replace"))
     except NotFound:
         return None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from maar.background import first_ended
+from maar.background import run_until_first_ends
 from maar.metastore.decide.lease_clock import LeaseClock
 from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.replica.read_ahead import ReadAhead
@@ -86,7 +86,7 @@ class Follower:
 
     async def news(self) -> None:
         """Return when there may be new entries, or after a while."""
-        await first_ended(self._wait_change, self._wanted.wait)
+        await run_until_first_ends(self._wait_change, self._wanted.wait)
         self._wanted.clear()
 
     async def _wait_change(self) -> None:

@@ -79,7 +79,7 @@ from maar.metastore.state.state import (
     Pin,
     Spent,
 )
-from maar.metastore.state.tombstones import Buried, Tombstone
+from maar.metastore.state.tombstones import CopyKey, Tombstone
 from maar.metastore.state.windows import Window, WindowSum
 from maar.model.errors import Corrupt
 from maar.model.ids import StoreName, TenantId
@@ -336,7 +336,7 @@ class _Loading:
                 self._lacking.setdefault((part.tenant, part.stores), []).append(part.ids)
             case TombstonePart():
                 for t in part.tombstones:
-                    state.tombstones[Buried(t.store, t.key)] = Tombstone(
+                    state.tombstones[CopyKey(t.store, t.key)] = Tombstone(
                         t.block, t.entry, t.at, t.outputs, t.packed, t.cause
                     )
             case _:

@@ -21,7 +21,7 @@ from maar.model.time import LeaseTime
 NO_BLOCK = b""  # of a copy whose block lives on
 
 
-class Buried(NamedTuple):
+class CopyKey(NamedTuple):
     """A copy, by its store and the key of its first file."""
 
     store: StoreName
@@ -37,23 +37,23 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     cause: Cause
 
 
-class Tombstones(Marked[Buried, Tombstone]):
+class Tombstones(Marked[CopyKey, Tombstone]):
     """Oldest first, and by store, by block, and by the blocks that they wait for."""
 
     __slots__ = ("_awaited", "_blocks", "_stores")
 
     def __init__(self) -> None:
         super().__init__()
-        self._stores: dict[StoreName, dict[Buried, None]] = {}
-        self._blocks: dict[BlockId, dict[Buried, None]] = {}
-        self._awaited: dict[BlockId, dict[Buried, None]] = {}
+        self._stores: dict[StoreName, dict[CopyKey, None]] = {}
+        self._blocks: dict[BlockId, dict[CopyKey, None]] = {}
+        self._awaited: dict[BlockId, dict[CopyKey, None]] = {}
 
-    def mark_of(self, key: Buried, value: Tombstone) -> int:
+    def mark_of(self, key: CopyKey, value: Tombstone) -> int:
         kept = alone(value.packed)
         parts = (value.block, value.entry, value.at, value.outputs, kept, value.cause)
         return bulk_mark((key, parts))
 
-    def __setitem__(self, key: Buried, value: Tombstone) -> None:
+    def __setitem__(self, key: CopyKey, value: Tombstone) -> None:
         """One that is there already keeps its place among those of its store, as it does in a
         snapshot: which is the oldest must not depend on how a replica began.
         """
@@ -65,20 +65,20 @@ class Tombstones(Marked[Buried, Tombstone]):
         for output in value.outputs:
             self._awaited.setdefault(output, {})[key] = None
 
-    def __delitem__(self, key: Buried) -> None:
+    def __delitem__(self, key: CopyKey) -> None:
         self._unlist(key)
         super().__delitem__(key)
 
-    def pop(self, key: Buried, *default: Any) -> Any:
+    def pop(self, key: CopyKey, *default: Any) -> Any:
         if key in self:
             self._unlist(key)
         return super().pop(key, *default)
 
-    def _unlist(self, key: Buried) -> None:
+    def _unlist(self, key: CopyKey) -> None:
         _drop(self._stores, key.store, key)
         self._unlink(key)
 
-    def _unlink(self, key: Buried) -> None:
+    def _unlink(self, key: CopyKey) -> None:
         value = self[key]
         _drop(self._blocks, value.block, key)
         for output in value.outputs:
@@ -87,14 +87,14 @@ class Tombstones(Marked[Buried, Tombstone]):
     def stores(self) -> list[StoreName]:
         return sorted(self._stores)
 
-    def of_store(self, store: StoreName) -> dict[Buried, None]:
+    def of_store(self, store: StoreName) -> dict[CopyKey, None]:
         """Oldest first; not to be changed."""
         return self._stores.get(store, {})
 
-    def of_block(self, block: BlockId) -> list[Buried]:
+    def of_block(self, block: BlockId) -> list[CopyKey]:
         return list(self._blocks.get(block, ()))
 
-    def waiting_for(self, block: BlockId) -> list[Buried]:
+    def waiting_for(self, block: BlockId) -> list[CopyKey]:
         """Those of blocks that this one replaced."""
         return list(self._awaited.get(block, ()))
 
@@ -104,7 +104,7 @@ class Tombstones(Marked[Buried, Tombstone]):
             yield {key: set(some) for key, some in lists.items()}
 
 
-def _drop(lists: dict[Any, dict[Buried, None]], of: object, key: Buried) -> None:
+def _drop(lists: dict[Any, dict[CopyKey, None]], of: object, key: CopyKey) -> None:
     some = lists.get(of)
     if some is not None:
         some.pop(key, None)

@@ -21,7 +21,7 @@ from maar.metastore.views.alarms import every_alarm
 from maar.model.block import BlockMeta, Dataset, Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId, StoreName
-from maar.model.plan import REPAIR, LeasedPlan, Plan, PlanState, Rollback
+from maar.model.plan import LeasedPlan, Plan, PlanState, Rollback
 from maar.model.predicate import Mask
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.metastore.replica import ReplicaStatus
@@ -273,9 +273,11 @@ def _rollbacks(state: MetaState, plan: Plan) -> Iterator[Rollback]:
 
 
 def _store_written_to(state: MetaState, target: PlanId) -> StoreName:
-    """The store that attempts of a plan wrote to; '' when it may be any, as of a repair."""
+    """The store that attempts of a plan wrote to; '' when it may be any."""
     found = state.plans.get(target)
-    return found.key.store if found is not None and found.kind != REPAIR else StoreName("")
+    if found is None or state.kinds[found.kind].any_store:
+        return StoreName("")
+    return found.key.store
 
 
 def lease_ns(state: MetaState, plan_id: PlanId) -> int:

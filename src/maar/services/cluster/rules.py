@@ -104,7 +104,7 @@ class Clustering(KindRules):
     ) -> JobState | None:
         """How long its oldest day has waited to be clustered; an interval before that, it was done.
 
-        A day that is left out after failures waits too: nobody clusters it until a person asks.
+        A day that is left out after failures waits too: nobody clusters it until an operator asks.
         """
         terms, wall_ns = board.policy.cluster, board.wall_at(now)
         windows = [

@@ -239,7 +239,7 @@ COMPACTION = Compaction()
 # ── batches ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Batch(NamedTuple):
+class CutBatch(NamedTuple):
     """Blocks of a lane that lie together; only the last batch of a lane may be open."""
 
     items: list[Item]
@@ -257,7 +257,7 @@ class Batches:
         self._look()
 
     def _look(self) -> None:
-        batch = next(self._batches, Batch([], closed=False))
+        batch = next(self._batches, CutBatch([], closed=False))
         self.first = batch.items if batch.closed else None
         self._open = [] if batch.closed else batch.items
 
@@ -326,7 +326,7 @@ def is_old(item: Item | Front, level: Level, now: LeaseTime) -> bool:
     return now - item.added_at > level.age_ns
 
 
-def cut(items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime) -> Iterator[Batch]:
+def cut(items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime) -> Iterator[CutBatch]:
     """Batches from the front of a lane, in its order."""
     batch: list[Item] = []
     size = oldest = newest = 0
@@ -334,15 +334,15 @@ def cut(items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime) ->
         time = block_time_ns(item.block)
         oldest, newest = (min(oldest, time), max(newest, time)) if batch else (time, time)
         if newest - oldest > span_ns:
-            yield Batch(batch, closed=True)  # it can never grow: what follows is too far away
+            yield CutBatch(batch, closed=True)  # it can never grow: what follows is too far away
             batch, size, oldest, newest = [], 0, time, time
         batch.append(item)
         size += item.size
         if len(batch) >= level.count or size >= level.bytes:
-            yield Batch(batch, closed=True)
+            yield CutBatch(batch, closed=True)
             batch, size = [], 0
     if batch:
-        yield Batch(batch, closed=is_old(batch[0], level, now))
+        yield CutBatch(batch, closed=is_old(batch[0], level, now))
 
 
 class LaneBatch(NamedTuple):

@@ -62,6 +62,7 @@ class Repairing(KindRules):
     kind = REPAIR
     scheduled = True
     by_interval = True
+    any_store = True  # wherever a copy is missing
 
     def __init__(
         self, groups: GroupFactory = by_stores, *, session_blocks_max: int = SESSION_BLOCKS_MAX
@@ -145,7 +146,9 @@ class Repairing(KindRules):
             job,
             board.all_copied_at(job.tenant),
             resources=resources(board, stores.difference(down), schedule.lock_level),
-            why_not=f"what is not copied yet waits for store {absent}: it is away" if waits else "",
+            why_not=f"what is not copied yet waits for store {absent}, which is unreachable"
+            if waits
+            else "",
             unfinished=True,
             on_demand=board.repair_asked(job) is not None,
         )
@@ -168,7 +171,7 @@ class Repairing(KindRules):
         why_not = ""
         if not repairable:
             names = ", ".join(sorted({name for each in sets for name in each if name in away}))
-            why_not = f"no range has all its stores: {names} is away"
+            why_not = f"no range has all its stores: {names} is unreachable"
             repairable = sets  # it grows old all the same
         since = asked if asked is not None else LeaseTime(now - schedule.interval_ns)
         progress = vnode_progress(board, job.tenant, repairable, schedule, since=since)
@@ -219,7 +222,7 @@ class Repairing(KindRules):
         sets = (order.stores,) if order.stores else store_sets(board, plan.key.tenant)
         absent = {name for each in sets for name in each if name in down}.difference(order.down)
         names = ", ".join(sorted(absent))
-        return f"store {names} is away: what it should hold waits for it" if absent else ""
+        return f"store {names} is unreachable: what it should hold waits for it" if absent else ""
 
     def _next_group(
         self,

@@ -143,7 +143,7 @@ class _Task:
                     sources.setdefault(table, name)
         if len(sources) < len(tables):
             if not self._copies_made(meta.id):
-                self._despair(meta.id, held, bad)
+                self._note_lost(meta.id, held, bad)
             return
         whole = any(name not in bad for name in sources.values())
         wrong_here = {at: bad[at] for at in bad if at in wanted}
@@ -168,7 +168,9 @@ class _Task:
 
     def _miss(self, name: StoreName, error: Retryable) -> None:
         if name not in self.away:
-            log.warning("store is away for a repair store=%s cause=%s", name, error)
+            log.warning(
+                "store is unreachable, repair goes on without it store=%s cause=%s", name, error
+            )
         self.away.add(name)
 
     def look_again(self) -> None:
@@ -181,15 +183,15 @@ class _Task:
                 self._stores.look(name)
             except Retryable as error:
                 self._miss(name, error)
-                self._disbelieve(name)
+                self._discard_results_of(name)
 
-    def _disbelieve(self, name: StoreName) -> None:
+    def _discard_results_of(self, name: StoreName) -> None:
         self.made = [each for each in self.made if each.store != name]
         healed = {each.block for each in self.made}
         self.ended = [e for e in self.ended if e.store != name and e.block in healed]
         self.lost.clear()  # if they are, the next repair finds it again
 
-    def _despair(
+    def _note_lost(
         self, block: BlockId, held: tuple[StoreName, ...], bad: dict[StoreName, str]
     ) -> None:
         """A file is whole nowhere: its block is lost, unless a store that is away may have it."""

@@ -112,7 +112,7 @@ def command(seconds: float | None, port: int, data: Path) -> None:
     except Stop:
         interrupted = True
     finally:
-        with _deaf():
+        with _ignore_interrupts():
             click.echo("Stopping: programs, then the server")
             api.close()
             demo.stop()
@@ -253,7 +253,7 @@ def _stoppable() -> Iterator[None]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """An impatient second Ctrl-C must not leave processes behind; the wait is bounded."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

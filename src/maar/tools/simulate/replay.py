@@ -80,7 +80,7 @@ class Replay:
 
     def report(self, seed: int) -> SimulationReport:
         samples = tuple(self._run())
-        most, shortest_s = report.restlessness(self._switches)
+        most, shortest_s = report.switch_counts(self._switches)
         pushed = self._bytes
         a_round = pushed / self._scenario.duration_s * self._scenario.push_every_s
         return SimulationReport(

@@ -149,7 +149,7 @@ def allotment_of(samples: Sequence[LoadSample], service: str) -> Allotted:
     )
 
 
-def restlessness(switches: Sequence[Switch]) -> tuple[int, float | None]:
+def switch_counts(switches: Sequence[Switch]) -> tuple[int, float | None]:
     """The most switches of one dataset, and the shortest time that one was spread by chance."""
     found: dict[tuple[TenantId, str], list[Switch]] = {}
     for one in switches:

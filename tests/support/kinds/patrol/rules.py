@@ -104,7 +104,7 @@ class Patrolling(KindRules):
         key = QueueKey(MAIN_STORE, job.id.tenant, Shard(0), 0)
         return PlanSpec(PATROL, False, key, (), board.policy.failure_limit)
 
-    def completed(self, job: JobId, now: int) -> None:
+    def complete(self, job: JobId, now: int) -> None:
         """A part is done; with the last one, the job."""
         beat = self.beats[job]
         beat.done += 1

@@ -113,7 +113,7 @@ def forget(state: MetaState, entry: BlocksForgotten) -> Effects:
         if retired is None:
             effects.append(Refused(Refusal.NOT_RETIRED, what=block))
             continue
-        copies.bury(state, block, retired, entry.copies_stay)
+        copies.add_tombstones(state, block, retired, entry.copies_stay)
         del state.retired[block]
         copies.pass_on(state, block, retired)
         forgotten += 1

@@ -98,7 +98,7 @@ def _remember_success(state: MetaState, plan: Plan) -> None:
     scope = SetbackScope(plan.kind, plan.key)
     state.setbacks.pop(scope, None)
     if plan.rolls_back is not None:
-        leftovers.bury(state, plan.rolls_back, plan.tokens)
+        leftovers.mark_rolled_back(state, plan.rolls_back, plan.tokens)
     elif not plan.inputs:
         state.successes.pop(scope, None)  # the newest comes last
         state.successes[scope] = state.lease_time

@@ -19,7 +19,7 @@ from maar.metastore.state.state import ANY_STORE, EndedAttempt, MetaState
 from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, Kind
 from maar.model.ids import BlockId, FencingToken, PlanId, StoreName
-from maar.model.plan import REPAIR, Attempt, AttemptEnd, Plan
+from maar.model.plan import Attempt, AttemptEnd, Plan
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
@@ -83,12 +83,10 @@ def _objects(meta: BlockMeta, store: StoreName | None) -> set[str]:
 
 
 def remember_attempt(state: MetaState, plan: Plan, attempt: Attempt) -> None:
-    """An attempt has ended: its token can never complete, and what it wrote is known by it. A
-    repair writes wherever a copy is missing, any other plan to the home store of its blocks.
-    """
+    """An attempt has ended: its token can never complete, and what it wrote is known by it."""
     completed = attempt.end is AttemptEnd.COMPLETED
     dead = attempt.started_at is not None and not completed
-    home = ANY_STORE if plan.kind == REPAIR else plan.key.store
+    home = ANY_STORE if state.kinds[plan.kind].any_store else plan.key.store
     state.leftovers[AttemptKey(plan.id, attempt.token)] = EndedAttempt(
         state.lease_time, completed, dead, home
     )
@@ -99,7 +97,7 @@ def is_dead(state: MetaState, plan: PlanId, token: FencingToken) -> bool:
     return AttemptKey(plan, token) in state.leftovers.dead
 
 
-def bury(state: MetaState, plan: PlanId, tokens: Iterable[FencingToken]) -> None:
+def mark_rolled_back(state: MetaState, plan: PlanId, tokens: Iterable[FencingToken]) -> None:
     """These attempts were rolled back; a late listing still has the last word on them (S1)."""
     for token in tokens:
         ended = state.leftovers.get(AttemptKey(plan, token))

@@ -34,7 +34,7 @@ from maar.metastore.records.packs import pack, unpack
 from maar.metastore.state.index import FoundBlock, blocks_in
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState
-from maar.metastore.state.tombstones import NO_BLOCK, Buried, Tombstone
+from maar.metastore.state.tombstones import NO_BLOCK, CopyKey, Tombstone
 from maar.model.block import BlockMeta, BlockOutline, Location
 from maar.model.ids import BlockId, FencingToken, PlanId, StoreName
 from maar.model.refusal import Refusal
@@ -82,7 +82,7 @@ def wanted_stores(state: MetaState, meta: BlockOutline) -> tuple[StoreName, ...]
 
 
 def is_buried(state: MetaState, store: StoreName, key: str) -> bool:
-    return Buried(store, key) in state.tombstones
+    return CopyKey(store, key) in state.tombstones
 
 
 def has_room(state: MetaState, store: StoreName, more: int = 1) -> bool:
@@ -290,10 +290,12 @@ def _replace(
 def _bury_copy(state: MetaState, meta: BlockMeta, store: StoreName) -> None:
     """A copy of a block that lives on."""
     made = Tombstone(meta.id, state.index, state.lease_time, (), NO_BLOCK, Cause.COPY)
-    state.tombstones[Buried(store, keys_at(meta, store)[0])] = made
+    state.tombstones[CopyKey(store, keys_at(meta, store)[0])] = made
 
 
-def bury(state: MetaState, block: BlockId, retired: Retired, stores: Iterable[StoreName]) -> None:
+def add_tombstones(
+    state: MetaState, block: BlockId, retired: Retired, stores: Iterable[StoreName]
+) -> None:
     """The copies that stay behind when a retired block is forgotten.
 
     The list of a store that is away for long must neither grow without bound nor keep blocks in the
@@ -304,13 +306,13 @@ def bury(state: MetaState, block: BlockId, retired: Retired, stores: Iterable[St
     for store in (store for store in stores_of(meta) if store in set(stores)):
         while (oldest := _oldest_too_many(state, store)) is not None:
             del state.tombstones[oldest]
-        key = Buried(store, keys_at(meta, store)[0])
+        key = CopyKey(store, keys_at(meta, store)[0])
         state.tombstones[key] = Tombstone(
             block, retired.entry, retired.at, retired.outputs, retired.packed, retired.cause
         )
 
 
-def _oldest_too_many(state: MetaState, store: StoreName) -> Buried | None:
+def _oldest_too_many(state: MetaState, store: StoreName) -> CopyKey | None:
     full = not has_room(state, store)
     return next(iter(state.tombstones.of_store(store)), None) if full else None
 
@@ -331,6 +333,6 @@ def pass_on(state: MetaState, block: BlockId, retired: Retired) -> None:
 def end_tombstones(state: MetaState, entry: TombstonesEnded) -> Effects:
     if state.adopting:
         return (Refused(Refusal.ADOPTING),)
-    keys_ = (Buried(entry.store, key) for key in entry.keys)
+    keys_ = (CopyKey(entry.store, key) for key in entry.keys)
     gone = sum(state.tombstones.pop(key, None) is not None for key in keys_)
     return (TombstonesGone(entry.store, gone),)

@@ -23,19 +23,22 @@ _TABLES = {
 OwnKey = Callable[[File, str], bool]
 
 
-def wrong_with_segment(meta: BlockOutline, lives: Sequence[Incarnation]) -> str:
-    """Why a segment's object cannot be its own; '' when it can. `lives` are the incarnations of the
+def wrong_with_segment(meta: BlockOutline, incarnations: Sequence[Incarnation]) -> str:
+    """Why a segment's object cannot be its own; '' when it can. `incarnations` are those of the
     log, the present one first: nearly all segments are of that one.
     """
     if meta.level or meta.tenant or meta.day != NO_DAY:
         return f"block {meta.id} is no segment: it has a level, a tenant or a day"
     if len(meta.files) == 1 and len((file := meta.files[0]).locations) == 1 and file.size > 0:
-        own = keys.segment(shard=meta.shard, block=meta.id, incarnation=lives[0])
+        own = keys.segment(shard=meta.shard, block=meta.id, incarnation=incarnations[0])
         if (file.table, *file.locations) == (SEGMENT_TABLE, Location(meta.store, own)):
             return ""
     if trouble := wrong_with_files(meta):
         return trouble
-    every = [keys.segment(shard=meta.shard, block=meta.id, incarnation=life) for life in lives]
+    every = [
+        keys.segment(shard=meta.shard, block=meta.id, incarnation=incarnation)
+        for incarnation in incarnations
+    ]
     return _foreign(meta, lambda _, key: key in every)
 
 
@@ -71,18 +74,18 @@ def wrong_with_keys(meta: BlockOutline, *, plan: PlanId, token: FencingToken) ->
     )
 
 
-def wrong_with_adopted(meta: BlockOutline, lives: Iterable[Incarnation]) -> str:
+def wrong_with_adopted(meta: BlockOutline, incarnations: Iterable[Incarnation]) -> str:
     """As for an output, of the attempt that its keys name, in an incarnation that is adopted."""
     if trouble := wrong_with_files(meta):
         return trouble
-    every = tuple(lives)
+    every = tuple(incarnations)
     return next(filter(None, (_wrong_copy(only_in(meta, at), every) for at in stores_of(meta))), "")
 
 
-def _wrong_copy(meta: BlockOutline, lives: Sequence[Incarnation]) -> str:
+def _wrong_copy(meta: BlockOutline, incarnations: Sequence[Incarnation]) -> str:
     """Each copy of a block was written by an attempt of its own."""
     named = keys.output_name(meta.files[0].locations[0].key)
-    if named is None or named.token.incarnation not in lives:
+    if named is None or named.token.incarnation not in incarnations:
         return f"block {meta.id} was written by no plan of a log that is being adopted"
     return wrong_with_keys(meta, plan=named.plan, token=named.token)
 

@@ -1,6 +1,6 @@
 """Deletes objects that nobody needs any more, and reports what it could not delete.
 
-The decisions are made elsewhere (`cleaning`, `leftovers`, `retention`) and carried out here: calls
+The decisions are made elsewhere (`removals`, `leftovers`, `retention`) and carried out here: calls
 to the store run in threads, changes of the index are entries of the leader's loop. It needs neither
 workers nor traffic.
 """
@@ -18,8 +18,8 @@ from maar.background import Loop, Threads
 from maar.metastore.fold.deleting import retention, trust, undo
 from maar.metastore.fold.plans import leftovers
 from maar.metastore.leader.background import Append, Deleting, LedStores
-from maar.metastore.leader.deleting import cleaning, sweeping
-from maar.metastore.leader.deleting.burials import Burials
+from maar.metastore.leader.deleting import final_sweep, removals
+from maar.metastore.leader.deleting.tombstone_deletes import TombstoneDeletes
 from maar.metastore.leader.held_back import HeldBack
 from maar.metastore.records.entries import (
     AttemptKey,
@@ -98,26 +98,26 @@ class Cleaner:
         self.removal = asyncio.Lock()  # while it is held, no block is being deleted
         self._blocks: HeldBack[BlockId] = HeldBack(bounds.held_max)
         self._attempts: HeldBack[AttemptKey] = HeldBack(bounds.held_max)
-        self._burials = Burials(
+        self._tombstone_deletes = TombstoneDeletes(
             *(leader, self._stores, append),
             limit=bounds.removed_at_once,
             looked_at=bounds.looked_at_once,
         )
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
         self._expire_at_ns = clock.monotonic_ns() + timing.expire_ns
-        self._told = ""  # which trouble of retention was logged last: "paused", "careful" or none
+        self._told = ""  # which trouble of retention was logged last: "paused", "clocks" or none
         self._store_clock = StoreClock(self._stores.first, clock)
 
     @property
     def blocked(self) -> tuple[str, ...]:
         """Sentences for the status: what could not be cleaned, and why."""
         held = (*self._blocks.sentences(), *self._attempts.sentences())
-        return (*self._burials.blocked, *held)[: self._bounds.told_max]
+        return (*self._tombstone_deletes.blocked, *held)[: self._bounds.told_max]
 
     async def forever(self) -> None:
         try:
             async with asyncio.TaskGroup() as parts:
-                for part in (self.remove, self.sweep, self._expire_in_time, self.bury):
+                for part in (self.remove, self.sweep, self._expire_in_time, self.delete_tombstoned):
                     # objects that stay a little longer do no harm; it is tried again
                     failed = "cleanup postponed"
                     cleaning = Loop(part, failed=failed, log=log_, every_s=self._pause_s)
@@ -126,12 +126,12 @@ class Cleaner:
             self.close()
 
     def close(self) -> None:
-        for threads in (self._removing, self._sweeping, self._burials):
+        for threads in (self._removing, self._sweeping, self._tombstone_deletes):
             threads.close()
 
-    async def bury(self) -> bool:
+    async def delete_tombstoned(self) -> bool:
         """Delete copies that wait for a single store, in each by itself."""
-        return await self._burials.bury()
+        return await self._tombstone_deletes.delete_due()
 
     def _pause_s(self, more: bool | None) -> float:
         return 0.0 if more else self._timing.clean_s
@@ -149,9 +149,7 @@ class Cleaner:
         now = self._leader.now()
         resting = self._blocks.resting(now)
         state = self._leader.state
-        work = cleaning.removals(
-            state, now=now, limit=self._bounds.removed_at_once, resting=resting
-        )
+        work = removals.due(state, now=now, limit=self._bounds.removed_at_once, resting=resting)
         done = await self._removing.each(self._remove_one, work, catching=Exception)
         every = self._stores.names(state)
         gone: dict[tuple[StoreName, ...], list[BlockId]] = {}
@@ -176,14 +174,14 @@ class Cleaner:
         _raise_retryable(failed)
         return bool(gone)  # their successors may be due now as well
 
-    def _remove_one(self, removal: cleaning.Removal) -> str:
+    def _remove_one(self, removal: removals.Removal) -> str:
         """In a thread."""
         if removal.store is None:
             return ""  # it may not go from any store yet
         deleter = self._stores.deleter(removal.store)
-        return cleaning.carry_out(deleter, removal, self._stores.open)
+        return removals.carry_out(deleter, removal, self._stores.open)
 
-    def _hold_removal(self, removal: cleaning.Removal, outcome: object, *, now: LeaseTime) -> None:
+    def _hold_removal(self, removal: removals.Removal, outcome: object, *, now: LeaseTime) -> None:
         if isinstance(outcome, Exception):
             _hold_failed(self._blocks, removal.ids(), removal.title, outcome, now=now)
         else:
@@ -254,14 +252,14 @@ class Cleaner:
         several = len(self._stores.names(self._leader.state)) > 1
         return several and ended is not None and ended.store == ANY_STORE and _is_away(outcome)
 
-    def _look(self, place: tuple[AttemptKey, StoreName]) -> sweeping.FoundLeftovers:
+    def _look(self, place: tuple[AttemptKey, StoreName]) -> final_sweep.FoundLeftovers:
         attempt_key, store = place
-        return sweeping.look(self._stores.open(store), attempt_key, store)
+        return final_sweep.look(self._stores.open(store), attempt_key, store)
 
-    def _remove_leftovers(self, work: tuple[sweeping.FoundLeftovers, list[str]]) -> bool:
+    def _remove_leftovers(self, work: tuple[final_sweep.FoundLeftovers, list[str]]) -> bool:
         found, _ = work
         assert found.store is not None
-        return sweeping.remove(self._stores.deleter(found.store), *work)
+        return final_sweep.remove(self._stores.deleter(found.store), *work)
 
     async def _due_sweeps(self, now: LeaseTime) -> list[AttemptKey]:
         """There may be half a million attempts, so they are searched in a thread."""
@@ -276,7 +274,7 @@ class Cleaner:
         )
         return await asyncio.to_thread(look) if state.leftovers else []
 
-    async def _unlisted_keys(self, found: sweeping.FoundLeftovers) -> list[str]:
+    async def _unlisted_keys(self, found: final_sweep.FoundLeftovers) -> list[str]:
         """The attempt has ended, so the index will never list what it does not list now."""
         await asyncio.sleep(0)  # an attempt may have written many blocks; others wait
         several = len(self._stores.names(self._leader.state)) > 1
@@ -314,7 +312,7 @@ class Cleaner:
             await self._take(found[first : first + at_once])
         if found:
             today = keys.date_text(utc_day(limits.now_ns))
-            log_.info("retention took blocks=%d today=%s", len(found), today)
+            log_.info("retention removed expired blocks=%d today=%s", len(found), today)
         return len(found)
 
     async def _take(self, blocks: Sequence[BlockId]) -> None:
@@ -350,7 +348,7 @@ class Cleaner:
 
     def _tell(self, paused: str, trouble: str) -> None:
         """Log once per kind of trouble, since the hours in the sentence change all the time."""
-        kind = "paused" if paused else "careful" if trouble else ""
+        kind = "paused" if paused else "clocks" if trouble else ""
         if paused and kind != self._told:
             log_.error("%s", paused)
         elif trouble and kind != self._told:

@@ -179,12 +179,12 @@ class Eraser:
             return
         state = self._leader.state
         found = await self._threads.do(lambda: list(self._store.list(keys.DELETIONS)))
-        head, lives = state.index, (state.incarnation, *state.former)
+        head, incarnations = state.index, (state.incarnation, *state.former)
         stale = [
             info.key
             for info in found
             if (name := keys.deletion_name(info.key)) is not None
-            and name.incarnation in lives
+            and name.incarnation in incarnations
             and name.predicate <= head
             and name.predicate not in state.predicates
         ]
@@ -198,8 +198,8 @@ class Eraser:
         state = self._leader.state
         times = [
             block_time_ns(block)
-            for life in (state.incarnation, *state.former)
-            for info in self._store.list(keys.held_letters(life))
+            for incarnation in (state.incarnation, *state.former)
+            for info in self._store.list(keys.held_letters(incarnation))
             if (block := keys.letter_about(keys.letter_place(info.key)[2])) is not None
         ]
         return min(times, default=None)

@@ -24,7 +24,7 @@ class Named(NamedTuple):
 class Commits(Part):
     """A commit object is needed as long as a block that it names is there under the name that the
     bulk write gave it: in the index, replaced but not deleted yet, or in the store alone, where
-    adoption may have left it for a person to look at.
+    adoption may have left it for an operator to look at.
     """
 
     name = "commits"

@@ -19,8 +19,8 @@ from maar.metastore.fold import registration
 from maar.metastore.fold.plans import leftovers
 from maar.metastore.fold.stores import objects
 from maar.metastore.leader.background import Led
-from maar.metastore.leader.deleting import sweeping
-from maar.metastore.leader.deleting.sweeping import FoundLeftovers
+from maar.metastore.leader.deleting import final_sweep
+from maar.metastore.leader.deleting.final_sweep import FoundLeftovers
 from maar.metastore.leader.letters.letter_box import Box
 from maar.metastore.leader.stores.store_inventory import (
     UNKNOWN,
@@ -186,15 +186,17 @@ class Segments(Part):
         self._floor = state.registration_floor
         if self._floor < state.policy.registration_floor_lag_ns:
             return False
-        named = await self._tools.threads.do(partial(self._letter_blocks, orphans.lives(state)))
+        named = await self._tools.threads.do(
+            partial(self._letter_blocks, orphans.incarnations(state))
+        )
         self._named = named or set()
         return named is not None
 
     def _letter_blocks(self, ours: Iterable[Incarnation]) -> set[BlockId] | None:
         """The blocks that dead letters name; None when a letter's block cannot be told."""
         found: set[BlockId] = set()
-        for life in ours:
-            box = Box(self._tools.store, life)
+        for incarnation in ours:
+            box = Box(self._tools.store, incarnation)
             for place in (box.waiting, box.list_held):
                 for info in place():
                     block = keys.letter_about(keys.letter_place(info.key)[2])
@@ -233,7 +235,7 @@ class Segments(Part):
         """
         one = candidate(info.key)
         assert one is not None
-        if one.life == incarnation:
+        if one.incarnation == incarnation:
             return True
         try:
             meta = segment_of(self._tools.store, one, self._tools.store.read(info.key))
@@ -278,7 +280,7 @@ class Attempts(Part):
         unknown = [
             AttemptKey(*name) for name in named if orphans.is_unknown_attempt(state, *name, now=now)
         ]
-        found = await self._tools.each(partial(sweeping.look, self._tools.store), unknown)
+        found = await self._tools.each(partial(final_sweep.look, self._tools.store), unknown)
         finds = [AttemptFinds(one, *self._find_unlisted(one)) for one in found]
         return [unit for unit in await self._tools.each(self._unit, finds) if unit]
 
@@ -398,7 +400,7 @@ def why_kept(store: ObjectStore, written: WrittenObjects) -> str:
     """Why unlisted objects of a block stay all the same; '' when nobody can miss them.
 
     Without a manifest its task never finished. With one, adoption would have taken the block if it
-    could, unless it was written too late; so one that is damaged is for a person to look at.
+    could, unless it was written too late; so one that is damaged is for an operator to look at.
     """
     first = written.objects[0]
     one = candidate(first)
@@ -420,5 +422,5 @@ def why_kept(store: ObjectStore, written: WrittenObjects) -> str:
         return f"it is not swept: {error}"
     if meta is None:
         return "it is not swept: files that it names are missing, or are of another size"
-    wrong = registration.why_malformed(meta) or objects.wrong_with_adopted(meta, (one.life,))
+    wrong = registration.why_malformed(meta) or objects.wrong_with_adopted(meta, (one.incarnation,))
     return f"it is not swept: {wrong}" if wrong else ""

@@ -196,7 +196,7 @@ class Orphans:
         """Whether nothing may be swept in this store; `kept` gets a sentence that says why."""
         state = self._leader.state
         look = partial(
-            self._why_refused, state.incarnation, orphans.lives(state), index=state.index
+            self._why_refused, state.incarnation, orphans.incarnations(state), index=state.index
         )
         refused = await self._threads.do(look)
         if refused is None:
@@ -207,7 +207,7 @@ class Orphans:
         return True
 
     def _why_refused(
-        self, incarnation: Incarnation, lives: Iterable[Incarnation], *, index: int
+        self, incarnation: Incarnation, incarnations: Iterable[Incarnation], *, index: int
     ) -> tuple[str, str] | None:
         """In a thread: the object that forbids it, and why; None when nothing does."""
         marked = {
@@ -219,9 +219,9 @@ class Orphans:
                 f"nothing is swept: this log's marker is not in {self._store.settings().url}. It "
                 "may be the store of another log"
             )
-        for life in sorted(marked):
-            if not self._is_ours(life, lives):
-                return keys.marker(life), (
+        for other in sorted(marked):
+            if not self._is_ours(other, incarnations):
+                return keys.marker(other), (
                     "nothing is swept: another log has marked this store. If that log is not used "
                     "any more, delete its marker"
                 )
@@ -236,13 +236,15 @@ class Orphans:
             )
         return None
 
-    def _is_ours(self, life: Incarnation, lives: Iterable[Incarnation]) -> bool:
+    def _is_ours(self, incarnation: Incarnation, incarnations: Iterable[Incarnation]) -> bool:
         """Whether this log was restored from it, perhaps over several restores."""
         for _ in range(RESTORED_MAX):
-            if life in lives:
+            if incarnation in incarnations:
                 return True
             try:
-                life = Incarnation(self._store.read(keys.successor(life)).decode(errors="replace"))
+                incarnation = Incarnation(
+                    self._store.read(keys.successor(incarnation)).decode(errors="replace")
+                )
             except NotFound:
                 return False
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from maar.background import first_ended
+from maar.background import run_until_first_ends
 from maar.metastore.leader.background import Deleting
 from maar.metastore.leader.deleting.orphans import Orphans
 from maar.metastore.leader.letters.letters_of_stores import LaterStore
@@ -46,7 +46,7 @@ class OrphansOfStores:
         return tuple(sentence for each in self._all.values() for sentence in each.blocked)
 
     async def forever(self) -> None:
-        await first_ended(*(each.forever for each in self._all.values()))
+        await run_until_first_ends(*(each.forever for each in self._all.values()))
 
     async def sweep_now(self, *, limit: int) -> FoundOrphans:
         return await self._together(lambda each: each.sweep_now(limit=limit), limit)

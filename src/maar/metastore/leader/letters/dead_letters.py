@@ -279,7 +279,7 @@ class DeadLetters:
 
         def list_infos() -> list[ObjectInfo]:
             every = (
-                info for some in (box.list_held, box.waiting, box.strangers) for info in some()
+                info for some in (box.list_held, box.waiting, box.list_foreign) for info in some()
             )
             return list(islice(every, limit + 1))
 
@@ -361,7 +361,7 @@ class DeadLetters:
         """
         state = self._leader.state
         former = () if state.adopting else state.former
-        return [self._box(), *(Box(self._store, life) for life in former)]
+        return [self._box(), *(Box(self._store, incarnation) for incarnation in former)]
 
     def _find_letter(self, name: str, *, only_held: bool = False) -> tuple[Box, FoundLetter]:
         *others, last = self._boxes()

@@ -94,7 +94,7 @@ class Box(NamedTuple):
             held += aside and incarnation == self.incarnation
         return held, foreign
 
-    def strangers(self) -> Iterator[ObjectInfo]:
+    def list_foreign(self) -> Iterator[ObjectInfo]:
         for info in self.store.list(keys.DEAD_LETTERS):
             if keys.letter_place(info.key)[0] != self.incarnation:
                 yield info

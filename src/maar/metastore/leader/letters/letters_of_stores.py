@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from maar.background import first_ended
+from maar.background import run_until_first_ends
 from maar.metastore.leader.letters.dead_letters import DeadLetters
 from maar.model.errors import NotFound
 from maar.model.ids import StoreName
@@ -57,7 +57,7 @@ class LettersOfStores:
         return together(each.status() for each in self._all)
 
     async def forever(self) -> None:
-        await first_ended(*(each.forever for each in self._all))
+        await run_until_first_ends(*(each.forever for each in self._all))
 
     def close(self) -> None:
         for each in self._all:

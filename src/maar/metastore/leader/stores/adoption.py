@@ -185,7 +185,7 @@ class Adoption:
         """Whether the log that is adopted used a store; the first one needs no proof."""
         store = self._stores.open(name)
         return name == self._stores.names()[0] or any(
-            exists(store, keys.marker(life)) for life in self._leader.state.adopting
+            exists(store, keys.marker(incarnation)) for incarnation in self._leader.state.adopting
         )
 
     def _read_block(
@@ -225,7 +225,7 @@ class Adoption:
     def _is_wanted(self, one: StoredBlock) -> bool:
         """Skip unknown segments below the floor: never acknowledged, or merged and forgotten."""
         state = self._leader.state
-        if one.life not in state.adopting or registration.is_known(state, one.block):
+        if one.incarnation not in state.adopting or registration.is_known(state, one.block):
             return False
         return one.plan is not None or not registration.below_floor(state, one.block)
 
@@ -320,8 +320,8 @@ class Adoption:
     async def _bring_back(self, listings: Mapping[StoreName, StoreListing]) -> None:
         """Replaced blocks whose successor is missing, as far as they still exist."""
         state = self._leader.state
-        bereft = [block for block in state.retired if reincarnation.bereft(state, block)]
-        for some in _in_steps(bereft, READ_AT_ONCE):
+        returning = [block for block in state.retired if reincarnation.must_return(state, block)]
+        for some in _in_steps(returning, READ_AT_ONCE):
             metas = [unpack(state.retired[block].packed) for block in some]
             there = await self._threads.each(
                 partial(_is_somewhere, listings), metas, catching=MaarError
@@ -337,9 +337,11 @@ class Adoption:
 
     async def _deliver_letters(self) -> None:
         """Their segments were found above; a letter is deleted when the index knows its block."""
-        lives = self._leader.state.adopting
-        for name, life in ((name, life) for name in self._stores.names() for life in lives):
-            box = Box(self._stores.open(name), life)
+        incarnations = self._leader.state.adopting
+        for name, incarnation in (
+            (name, incarnation) for name in self._stores.names() for incarnation in incarnations
+        ):
+            box = Box(self._stores.open(name), incarnation)
             for infos in _in_steps(await self._threads.do(partial(_waiting, box)), READ_AT_ONCE):
                 await self._deliver(box, await self._read(box, infos))
             for infos in _in_steps(await self._threads.do(partial(_list_held, box)), READ_AT_ONCE):

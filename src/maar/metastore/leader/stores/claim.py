@@ -28,7 +28,7 @@ class Trace(NamedTuple):
     """Something that a log left in a store."""
 
     what: str  # for error messages
-    life: str  # '' when its name does not say
+    incarnation: str  # '' when its name does not say
 
 
 def check_unused(store: ObjectStore, *, log_url: str = "") -> None:
@@ -41,10 +41,10 @@ def check_unused(store: ObjectStore, *, log_url: str = "") -> None:
     command = shlex.join(("maar", "metastore", "restore", *where))
     raise Rejected(
         f"the log is empty, but the store {url} holds {found.what}"
-        f"{' of log ' + found.life if found.life else ''}. That log was lost, or --log or --data "
-        f"names another place than before. To begin a log that adopts what is there, stop this "
-        f"server and run `{command}`; to begin a new log beside it, which knows nothing of it, set "
-        "`metastore.begin_anew = true`"
+        f"{' of log ' + found.incarnation if found.incarnation else ''}. That log was lost, or "
+        f"--log or --data names another place than before. To begin a log that adopts what is "
+        f"there, stop this server and run `{command}`; to begin a new log beside it, which knows "
+        "nothing of it, set `metastore.begin_anew = true`"
     )
 
 
@@ -129,9 +129,9 @@ def end_former(store: ObjectStore, state: MetaState) -> None:
     by the new one, which has not searched the store yet. The other ones of several stores are told
     before they are searched.
     """
-    for life in state.adopting:
+    for incarnation in state.adopting:
         try:
-            store.create(keys.successor(life), state.incarnation.encode())
+            store.create(keys.successor(incarnation), state.incarnation.encode())
         except AlreadyExists:
             pass
 
@@ -154,14 +154,14 @@ def _claim(store: ObjectStore, incarnation: Incarnation, *, begin_anew: bool) ->
 def _traces(store: ObjectStore) -> Iterator[Trace]:
     """Traces of logs, cheapest first; one of each kind is enough, so at most a page is listed."""
     for index, name in snapshot.list_snapshots(store)[:1]:
-        life = name.removeprefix(keys.SNAPSHOTS).partition("/")[0]
-        yield Trace("the snapshots", f"{life} (to entry {index})")
+        incarnation = name.removeprefix(keys.SNAPSHOTS).partition("/")[0]
+        yield Trace("the snapshots", f"{incarnation} (to entry {index})")
     if (key := _first(store, keys.MARKERS)) is not None:
         yield Trace("the marker", key.removeprefix(keys.MARKERS))
     if (key := _first(store, keys.SEGMENTS)) is not None:
         segment, joined = keys.segment_name(key), keys.output_name(key)
-        life = segment.incarnation if segment else joined.token.incarnation if joined else ""
-        yield Trace("segments", life)
+        incarnation = segment.incarnation if segment else joined.token.incarnation if joined else ""
+        yield Trace("segments", incarnation)
     for prefix, what in ((keys.LAKE, "blocks"), (keys.QUARANTINES, "quarantined profiles")):
         if (key := _first(store, prefix)) is not None:
             output = keys.output_name(key)

@@ -30,7 +30,7 @@ class StoredBlock(NamedTuple):
 
     key: str
     block: BlockId
-    life: Incarnation  # of the log that it was written for
+    incarnation: Incarnation  # of the log that it was written for
     granted_at: int = 0  # the index of the token that it was written under
     plan: PlanId | None = None  # None: a segment, as a writer wrote it
     store: StoreName = ANY_STORE  # where it was found

@@ -144,7 +144,7 @@ class StoreKeeper:
             if isinstance(outcome, NotLeading):
                 raise outcome
             if isinstance(outcome, MaarError):
-                self._tell(name, f"store {name} is away: {outcome}")
+                self._tell(name, f"store {name} is unreachable: {outcome}")
             elif outcome:
                 self._tell(name, outcome)
             elif name in self._wiped:
@@ -159,11 +159,16 @@ class StoreKeeper:
         """In a thread of the store's own. What is wrong, in a sentence; '' when nothing is."""
         state = self._leader.state
         store = self._stores.open(name)
-        lives = (state.incarnation, *reversed(state.former))
+        incarnations = (state.incarnation, *reversed(state.former))
         owner = next(
-            (found for life in lives if (found := _marker_name(store, life)) is not None), None
+            (
+                found
+                for incarnation in incarnations
+                if (found := _marker_name(store, incarnation)) is not None
+            ),
+            None,
         )
-        if owner is None and (other := _other_log(store, lives)):
+        if owner is None and (other := _other_log(store, incarnations)):
             return (
                 f"store {name} has the marker of another log ({other}) and none of this one: the "
                 "settings may name another place than before. Nothing there is believed"
@@ -237,7 +242,7 @@ class StoreKeeper:
             except NotLeading:
                 raise
             except MaarError as error:
-                self._tell(other, f"store {other} is away: {error}")
+                self._tell(other, f"store {other} is unreachable: {error}")
         return found
 
     def _tell(self, name: StoreName, why: str) -> None:
@@ -342,10 +347,10 @@ class StoreKeeper:
         return RemovedStore(name, True, held.held.blocks if held else 0, 0, 0, ())
 
 
-def _marker_name(store: ObjectStore, life: Incarnation) -> str | None:
+def _marker_name(store: ObjectStore, incarnation: Incarnation) -> str | None:
     """The name in the marker of an incarnation; None when there is none."""
     try:
-        return store.read(keys.marker(life)).decode(errors="replace")
+        return store.read(keys.marker(incarnation)).decode(errors="replace")
     except NotFound:
         return None
 
@@ -358,7 +363,7 @@ def _walk(listing: StoreListing) -> None:
 def _other_log(store: ObjectStore, ours: Container[str]) -> str:
     """Another log that has marked a store; '' when there is none."""
     marked = (info.key.removeprefix(keys.MARKERS) for info in store.list(keys.MARKERS))
-    return next((life for life in marked if life not in ours), "")
+    return next((incarnation for incarnation in marked if incarnation not in ours), "")
 
 
 def _missing(

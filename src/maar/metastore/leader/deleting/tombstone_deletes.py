@@ -13,10 +13,10 @@ from typing import NamedTuple
 from maar.background import Threads
 from maar.metastore.fold.stores import copies
 from maar.metastore.leader.background import Append, Deleting, LedStores
-from maar.metastore.leader.deleting import cleaning
+from maar.metastore.leader.deleting import removals
 from maar.metastore.leader.held_back import HeldBack
 from maar.metastore.records.entries import Entry, TombstonesEnded
-from maar.metastore.state.tombstones import Buried
+from maar.metastore.state.tombstones import CopyKey
 from maar.model.errors import NotLeading, Retryable
 from maar.model.ids import StoreName
 from maar.model.stores import STORES_MAX
@@ -26,7 +26,7 @@ log_ = logging.getLogger("maar.metastore")
 HELD_MAX = 10_000  # more failures than this are systematic
 
 
-class BuriedIn(NamedTuple):
+class DeletedIn(NamedTuple):
     """What became of the copies that were due in a store."""
 
     store: StoreName
@@ -35,7 +35,7 @@ class BuriedIn(NamedTuple):
     away: str = ""  # why the store could not be asked
 
 
-class Burials:
+class TombstoneDeletes:
     def __init__(
         self, leader: Deleting, stores: LedStores, append: Append, *, limit: int, looked_at: int
     ) -> None:
@@ -44,8 +44,10 @@ class Burials:
         self._append = append
         self._limit = limit
         self._looked_at = looked_at
-        self._threads = Threads(STORES_MAX, "bury", when_closed=NotLeading)  # one for each store
-        self._held: HeldBack[Buried] = HeldBack(HELD_MAX)
+        self._threads = Threads(
+            STORES_MAX, "tombstones", when_closed=NotLeading
+        )  # one for each store
+        self._held: HeldBack[CopyKey] = HeldBack(HELD_MAX)
         self._starts: dict[StoreName, int] = {}  # where the next look at a long list begins
 
     @property
@@ -64,13 +66,13 @@ class Burials:
     def close(self) -> None:
         self._threads.close()
 
-    async def bury(self) -> bool:
+    async def delete_due(self) -> bool:
         """Delete what is due; whether there may be more to do."""
         state = self._leader.state
         if state.adopting or not state.tombstones:
             return False
         more = False
-        for found in await self._threads.each(self._bury_in, self._due(), catching=Exception):
+        for found in await self._threads.each(self._delete_in, self._due(), catching=Exception):
             if isinstance(found, NotLeading):
                 raise found
             if isinstance(found, Exception):
@@ -82,11 +84,11 @@ class Burials:
             self._tell(found)
         return more
 
-    def _due(self) -> list[tuple[StoreName, list[cleaning.DueTombstone]]]:
+    def _due(self) -> list[tuple[StoreName, list[removals.DueTombstone]]]:
         state, now = self._leader.state, self._leader.now()
         resting = self._held.resting(now)
         look = partial(
-            cleaning.tombstones,
+            removals.due_tombstones,
             state,
             now=now,
             limit=self._limit,
@@ -103,13 +105,13 @@ class Burials:
             work.append((store, due))
         return work
 
-    def _bury_in(self, work: tuple[StoreName, list[cleaning.DueTombstone]]) -> BuriedIn:
+    def _delete_in(self, work: tuple[StoreName, list[removals.DueTombstone]]) -> DeletedIn:
         store, due = work
-        found = BuriedIn(store, [], {})
+        found = DeletedIn(store, [], {})
         for one in due:
             try:
                 deleter = self._stores.deleter(store)
-                why = cleaning.carry_out(deleter, one.removal, self._stores.open)
+                why = removals.carry_out(deleter, one.removal, self._stores.open)
             except NotLeading:
                 raise
             except Retryable as error:
@@ -120,15 +122,17 @@ class Burials:
                 found.gone.append(one.key)
         return found
 
-    def _tell(self, found: BuriedIn) -> None:
+    def _tell(self, found: DeletedIn) -> None:
         now = self._leader.now()
-        self._held.settle([Buried(found.store, key) for key in found.gone])
+        self._held.settle([CopyKey(found.store, key) for key in found.gone])
         for key, why in found.held.items():
-            self._held.hold([Buried(found.store, key)], why, now=now)
-        itself = Buried(found.store, "")
+            self._held.hold([CopyKey(found.store, key)], why, now=now)
+        itself = CopyKey(found.store, "")
         if found.away:
             left = len(self._leader.state.tombstones.of_store(found.store))
-            why = f"store {found.store} is away, and {left:,} copies wait to be deleted in it"
+            why = (
+                f"store {found.store} is unreachable, and {left:,} copies wait to be deleted in it"
+            )
             self._held.hold([itself], f"{why}: {found.away}", now=now, tell=False)
         else:
             self._held.settle([itself])

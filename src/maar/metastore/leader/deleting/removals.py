@@ -18,12 +18,11 @@ from maar.metastore.records.entries import AttemptKey
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import ANY_STORE, MetaState
-from maar.metastore.state.tombstones import NO_BLOCK, Buried, Tombstone
+from maar.metastore.state.tombstones import NO_BLOCK, CopyKey, Tombstone
 from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, File, Kind
 from maar.model.errors import NotFound, NotLeading, Retryable
 from maar.model.ids import BlockId, StoreName
-from maar.model.plan import REPAIR
 from maar.model.stores import stores_of
 from maar.model.time import LeaseTime
 from maar.ports.stores.object_store import ObjectStore, exists
@@ -68,7 +67,7 @@ class Removal:
         return f"block {self.blocks[0].id}{more}"
 
 
-def removals(
+def due(
     state: MetaState, *, now: LeaseTime, limit: int, resting: Collection[BlockId] = ()
 ) -> list[Removal]:
     """What may be deleted now, store by store; plain values, so that a thread can act on them.
@@ -137,14 +136,14 @@ class DueTombstone(NamedTuple):
     removal: Removal
 
 
-def tombstones(
+def due_tombstones(
     state: MetaState,
     store: StoreName,
     *,
     now: LeaseTime,
     limit: int,
     looked_at: int,
-    resting: Collection[Buried] = (),
+    resting: Collection[CopyKey] = (),
     start: int = 0,
 ) -> list[DueTombstone]:
     """Copies that may be deleted in a store now, oldest first, of those from the one at `start` on;
@@ -177,20 +176,21 @@ def tombstones(
 
 
 def _intents_to_spare(state: MetaState, written: Iterable[str]) -> frozenset[str]:
-    """The intents of repairs whose last sweep is still to come. Of what a repair announced, only
-    some may have become copies; what was refused is known by the intents alone.
+    """The intents of plans that write to any store and whose last sweep is still to come. Of what
+    such a plan announced, only some may have become copies; what was refused is known by the
+    intents alone.
     """
     found = set()
     for key in written:
         named = keys.output_name(key)
-        if named is not None and _is_open_repair(state, AttemptKey(named.plan, named.token)):
+        if named is not None and _is_open_in_any_store(state, AttemptKey(named.plan, named.token)):
             found.add(keys.intents_of(key))
     return frozenset(found)
 
 
-def _is_open_repair(state: MetaState, attempt: AttemptKey) -> bool:
+def _is_open_in_any_store(state: MetaState, attempt: AttemptKey) -> bool:
     plan, ended = state.plans.get(attempt.plan), state.leftovers.get(attempt)
-    under_way = plan is not None and plan.kind == REPAIR
+    under_way = plan is not None and state.kinds[plan.kind].any_store
     return under_way or (ended is not None and ended.store == ANY_STORE)
 
 

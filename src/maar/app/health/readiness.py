@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from maar.adapters.rpc import Channel
 from maar.api.health import PURPOSES
-from maar.app.roles.disks import Disks
+from maar.app.health.disks import Disks
 from maar.background import cancel
 from maar.model.addresses import addresses_in
 from maar.model.errors import MaarError
