@@ -116,8 +116,8 @@ def test_sources_stay_where_what_replaced_them_is_lost_and_nobody_knows_what_bec
 
 @pytest.mark.parametrize("merged_before", [True, False])
 def test_what_did_not_come_back_for_a_block_that_was_given_up_stays(merged_before: bool) -> None:
-    """It may be all that is left: only sources that are whole in every store come back, and of
-    those only what the lost block itself was made of.
+    """It may be all that is left: only what the lost block itself was made of comes back, and only
+    when it was whole at that time.
     """
     world = Lake()
     (meta,) = world.add(1)
