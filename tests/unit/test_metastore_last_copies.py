@@ -94,7 +94,7 @@ class World:
     def clean(self) -> None:
         before = self.readable()
         self.lake.pass_time(self.lake.state.policy.retire_delay_ns + 1)
-        for part in (self.lake.cleaner.remove, self.lake.cleaner.bury) * 4:
+        for part in (self.lake.cleaner.remove, self.lake.cleaner.delete_tombstoned) * 4:
             try:
                 run_virtually(part())
             except Retryable:

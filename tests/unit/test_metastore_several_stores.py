@@ -76,6 +76,32 @@ def test_a_replaced_blocks_copy_goes_only_when_all_that_replaced_it_is_in_that_s
     assert len(everything(lake, EU)) == 6
 
 
+def test_a_bad_copy_for_which_others_stay_is_told_to_the_leader() -> None:
+    """Nobody else may read it for days; repair heals it, and the others can go."""
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    gone, short = keys_at(one, MAIN)[0], keys_at(two, MAIN)[0]
+    MemoryStore.delete(lake.named[MAIN], gone)
+    MemoryStore.delete(lake.named[MAIN], short)
+    MemoryStore.create(lake.named[MAIN], short, b"x")
+    lake.clean()
+    found = {(each.block, each.store, each.key, each.why) for each in lake.damage}
+    assert found == {(one.id, MAIN, gone, "missing"), (two.id, MAIN, short, "damaged")}
+
+
+def test_so_is_one_for_which_a_tombstone_waits() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    lake.clean()
+    lake.copy(merged.id, EU)
+    (lost, *_) = keys_at(lake.now_of(merged.id), EU)
+    MemoryStore.delete(lake.named[EU], lost)
+    assert not lake.damage
+    lake.clean()
+    assert {(each.store, each.key, each.why) for each in lake.damage} == {(EU, lost, "missing")}
+
+
 def test_what_replaced_a_bad_copy_since_will_do_for_what_it_was_made_of() -> None:
     """Else both would wait for ever: nobody repairs a block that is not live any more."""
     lake = SeveralStores()

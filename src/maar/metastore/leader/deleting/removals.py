@@ -25,6 +25,7 @@ from maar.model.errors import NotFound, NotLeading, Retryable
 from maar.model.ids import BlockId, StoreName
 from maar.model.stores import stores_of
 from maar.model.time import LeaseTime
+from maar.model.trouble import Trouble, Why
 from maar.ports.stores.object_store import ObjectStore, exists
 from maar.services.deletion import BatchDeleter
 
@@ -232,10 +233,20 @@ def _metas_of(state: MetaState, block: BlockId) -> Iterator[BlockMeta]:
         yield unpack(state.retired[block].packed)
 
 
-def carry_out(deleter: BatchDeleter, removal: Removal, named: Named | None = None) -> str:
-    """Delete the objects in one store; '' when they are gone, else why they have to stay."""
+def carry_out(
+    deleter: BatchDeleter,
+    removal: Removal,
+    named: Named | None = None,
+    bad_copies: list[Trouble] | None = None,
+) -> str:
+    """Delete the objects in one store; '' when they are gone, else why they have to stay. Copies
+    that are not whole of what replaced them are added to `bad_copies`.
+    """
     store = deleter.store
-    doubt = removal.doubt or _incomplete(removal, named or (lambda _: store))
+    looked = _Look(
+        removal.store, named or (lambda _: store), [] if bad_copies is None else bad_copies
+    )
+    doubt = removal.doubt or looked.first_trouble(removal.successors)
     if doubt and _left(store, removal):
         return f"{removal.title} cannot be deleted: {doubt}"
     deleter.delete(list(_objects(removal)))
@@ -273,42 +284,46 @@ def _left(store: ObjectStore, removal: Removal) -> bool:
     return any(exists(store, key) for key in (*files, *removal.copy))
 
 
-def _incomplete(removal: Removal, named: Named) -> str:
-    """What is wrong with the blocks that replaced these; '' when nothing is."""
-    return _first_trouble(removal.successors, removal.store, named)
+class _Look(NamedTuple):
+    """A look at what replaced the blocks that are to go from a store."""
 
+    store: StoreName | None
+    named: Named
+    bad_copies: list[Trouble]
 
-def _first_trouble(some: Iterable[Successor], store: StoreName | None, named: Named) -> str:
-    return next(filter(None, (_trouble(each, store, named) for each in some)), "")
+    def first_trouble(self, some: Iterable[Successor]) -> str:
+        """What is wrong with some blocks; '' when nothing is."""
+        return next(filter(None, map(self._trouble, some)), "")
 
+    def _trouble(self, one: Successor) -> str:
+        if not one.here:
+            trouble = f"block {one.meta.id}, which replaces it, is not in store {self.store} yet"
+        else:
+            troubles = (self._file_trouble(one.meta.id, file) for file in one.meta.files)
+            trouble = next(filter(None, troubles), "")
+        if trouble and one.instead is not None:
+            return self.first_trouble(one.instead)
+        return trouble
 
-def _trouble(one: Successor, store: StoreName | None, named: Named) -> str:
-    if not one.here:
-        trouble = f"block {one.meta.id}, which replaces it, is not in store {store} yet"
-    else:
-        troubles = (_file_trouble(file, store, named) for file in one.meta.files)
-        trouble = next(filter(None, troubles), "")
-    if trouble and one.instead is not None:
-        return _first_trouble(one.instead, store, named)
-    return trouble
-
-
-def _file_trouble(file: File, store: StoreName | None, named: Named) -> str:
-    """A file must be in the store that is cleaned; if that should not hold it, in another one."""
-    here = [at for at in file.locations if at.store == store] or list(file.locations)
-    trouble = ""
-    for at in here:
-        try:
-            size = named(at.store).size(at.key)
-        except NotFound:
-            trouble = f"{at.key}, which replaces it, is missing"
-            continue
-        except Retryable as error:
-            if at.store == store or isinstance(error, NotLeading):
-                raise
-            trouble = f"{at.key}, which replaces it, cannot be looked at: {error}"
-            continue
-        if size == file.size:
-            return ""
-        trouble = f"{at.key}, which replaces it, has {size} bytes, not {file.size}"
-    return trouble
+    def _file_trouble(self, block: BlockId, file: File) -> str:
+        """A file must be in the store that is cleaned; if that should not hold it, in another."""
+        here = [at for at in file.locations if at.store == self.store] or list(file.locations)
+        trouble = ""
+        for at in here:
+            why: Why = "missing"
+            try:
+                size = self.named(at.store).size(at.key)
+            except NotFound:
+                trouble = f"{at.key}, which replaces it, is missing"
+            except Retryable as error:
+                if at.store == self.store or isinstance(error, NotLeading):
+                    raise
+                trouble = f"{at.key}, which replaces it, cannot be looked at: {error}"
+                continue
+            else:
+                if size == file.size:
+                    return ""
+                why = "damaged"
+                trouble = f"{at.key}, which replaces it, has {size} bytes, not {file.size}"
+            self.bad_copies.append(Trouble(block, at.store, at.key, why, trouble))
+        return trouble
