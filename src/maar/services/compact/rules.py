@@ -28,7 +28,7 @@ from maar.services.compact import accounting
 from maar.services.rules import NO_SHARD, Board, KindRules, PlanScope, QueueRules, Waits
 
 COMPACT = PlanKind("compact")
-LARGE_BYTES = 96 << 20  # of segments: larger plans cost hardly less, and take more memory
+LARGE_BYTES = 96 << 20  # of segments: of larger plans, parts are written and merged again
 LARGE_AT_ONCE = 4  # a grant names every input with its datasets, and a reply has a bound
 
 
