@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from maar.block.decode import sample_labels
-from maar.block.decode.to_tables import decode_in_batches, decode_profiles
+from maar.block.decode.to_tables import WEIGHT_MAX, decode_in_batches, decode_profiles
+from maar.block.decode.weight import surely_weighs_less, weight
 from maar.block.format.tables import LAYOUTS
 from maar.model.labels import series_id
 from maar.model.profile import RawProfile
@@ -22,6 +23,7 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
+from maar.pprof.tables import read_tables
 from support.lake.block_plans import NOON_NS, raw_profile
 
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
@@ -206,3 +208,19 @@ def test_profiles_of_many_frames_are_decoded_apart() -> None:
     raws = [raw_profile(deep, client_id=str(place)) for place in range(3)]
     parts = list(decode_in_batches(raws, batch_weight=20_000))  # 1,000 frames of 8 bytes each
     assert [part.tables["profiles"].num_rows for part in parts] == [2, 1]
+
+
+def test_a_profile_that_swells_to_more_than_64_bits_can_count_is_too_large() -> None:
+    """Labels of a long text, repeated for each of very many values: the product wrapped around."""
+    values = labels = 120_000
+    label = bytes.fromhex("1a06 0801 1001 2001")
+    sample = b"\x12" + varint(values) + bytes(values) + labels * label
+    raw = values * b"\x0a\0" + b"\x12" + varint(len(sample)) + sample + b"\x32\0\x32\1x"
+    tables = read_tables(raw)
+    tables.strings[1, 1] = 256 << 20  # as long as it could be, without having it in memory
+    assert not surely_weighs_less(tables, WEIGHT_MAX)
+    assert weight(tables) > 1 << 63
+
+
+def varint(number: int) -> bytes:
+    return bytes([*(number >> shift & 0x7F | 0x80 for shift in (0, 7, 14)), number >> 21])

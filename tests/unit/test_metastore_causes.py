@@ -7,7 +7,7 @@ import pytest
 
 from maar.metastore.fold.deleting import retirement
 from maar.metastore.leader.deleting import removals
-from maar.metastore.records.entries import BlocksExpired
+from maar.metastore.records.entries import BlocksExpired, BlocksLost
 from maar.metastore.state import snapshot_parts, snapshot_records
 from maar.metastore.state.digest import digest
 from maar.metastore.state.retired import Cause
@@ -92,6 +92,43 @@ def test_what_was_replaced_stays_when_its_successor_is_not_known_any_more() -> N
     assert f"{made.id}, which replaces it, is not known" in removals.carry_out(
         bare_deleter(world.store), removal
     )
+    assert len(world.objects("segments/")) == 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_sources_stay_where_what_replaced_them_is_lost_and_nobody_knows_what_became_of_it(
+    known: bool,
+) -> None:
+    world = Lake()
+    (meta,) = world.add(1)
+    made = world.merge([meta])
+    again = world.merge([made])
+    world.state.blocks.remove(again.id)  # no entry does this
+    if known:
+        nothing = msgspec.structs.replace(world.state.retired[made.id], outputs=())
+        world.state.retired[made.id] = nothing
+    for file in made.files:
+        world.store.delete(file.locations[0].key)
+    (removal,) = due(world)
+    assert "is missing" in removals.carry_out(bare_deleter(world.store), removal)
+    assert len(world.objects("segments/")) == 1
+
+
+@pytest.mark.parametrize("merged_before", [True, False])
+def test_what_did_not_come_back_for_a_block_that_was_given_up_stays(merged_before: bool) -> None:
+    """It may be all that is left: only what the lost block itself was made of comes back, and only
+    when it was whole at that time.
+    """
+    world = Lake()
+    (meta,) = world.add(1)
+    made = lost = world.merge([meta])
+    if merged_before:
+        lost = world.merge([made])
+    for file in (*made.files, *lost.files):
+        world.store.delete(file.locations[0].key)
+    world.fold.put(BlocksLost((lost.id,), "its objects are gone"))
+    (removal,) = due(world)
+    assert "is missing" in removals.carry_out(bare_deleter(world.store), removal)
     assert len(world.objects("segments/")) == 1
 
 

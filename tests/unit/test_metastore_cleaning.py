@@ -183,6 +183,20 @@ def test_what_has_to_stay_holds_up_nobody_else() -> None:
     assert len(world.objects("segments/")) == 3
 
 
+def test_what_replaced_blocks_that_have_to_stay_does_not_hold_up_others() -> None:
+    """It stays for them, and there may be more of it than is looked at in one go."""
+    world = Lake(bounds=CleanerBounds(removed_at_once=3))
+    made = [replaced(world, n)[1] for n in range(4)]
+    merged = world.merge(made)
+    for meta in (*made, merged):
+        world.store.delete(objects_of(meta)[0])
+    replaced(world, 10, 11, 12)
+    for _ in range(4):
+        remove(world)
+    assert len(world.objects("segments/")) == 4
+    assert len(world.state.retired) == 8
+
+
 def test_past_a_bound_nothing_more_is_passed_by() -> None:
     world = Lake(bounds=CleanerBounds(removed_at_once=3, held_max=3))
     lost = [replaced(world, n, n + 1, n + 2)[1] for n in (1, 11, 21)]

@@ -23,7 +23,7 @@ from maar.model.lane import Item
 from maar.model.plan import PlanSpec, QueueKey
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.services.compact.rules import COMPACTION, LARGE_AT_ONCE
+from maar.services.compact.rules import COMPACTION, LARGE_AT_ONCE, LARGE_BYTES
 from support.metastore.fold import SMALL, Fold, result, segment
 
 W1 = WorkerId("w1")
@@ -200,6 +200,13 @@ def test_a_plan_of_several_batches_is_no_larger_in_number_bytes_or_time_than_it_
     fold.now += 3601 * SECOND_NS
     add(fold, 4, 5, 6)
     assert [len(batch) for batch in batches(fold)] == [3, 3]
+
+
+def test_a_plan_of_several_batches_is_no_larger_also_where_a_batch_may_be() -> None:
+    levels = (Level(count=3, bytes=1 << 30, age_ns=10 * SECOND_NS), *SMALL.levels[1:])
+    fold = Fold(policy=msgspec.structs.replace(SMALL, backlog_count=100, levels=levels))
+    add(fold, *range(9), size=LARGE_BYTES // 6)
+    assert [len(batch) for batch in batches(fold)] == [6, 3]
 
 
 def test_the_lanes_of_others_come_before_what_a_plan_of_several_batches_leaves() -> None:

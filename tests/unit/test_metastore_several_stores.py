@@ -16,6 +16,7 @@ from maar.metastore.records.effects import Refused
 from maar.metastore.records.entries import (
     AttemptFenced,
     BlocksExpired,
+    BlocksLost,
     PinsTaken,
     PlanCompleted,
     StoresSet,
@@ -75,6 +76,32 @@ def test_a_replaced_blocks_copy_goes_only_when_all_that_replaced_it_is_in_that_s
     assert len(everything(lake, EU)) == 6
 
 
+def test_a_bad_copy_for_which_others_stay_is_told_to_the_leader() -> None:
+    """Nobody else may read it for days; repair heals it, and the others can go."""
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    gone, short = keys_at(one, MAIN)[0], keys_at(two, MAIN)[0]
+    MemoryStore.delete(lake.named[MAIN], gone)
+    MemoryStore.delete(lake.named[MAIN], short)
+    MemoryStore.create(lake.named[MAIN], short, b"x")
+    lake.clean()
+    found = {(each.block, each.store, each.key, each.why) for each in lake.damage}
+    assert found == {(one.id, MAIN, gone, "missing"), (two.id, MAIN, short, "damaged")}
+
+
+def test_so_is_one_for_which_a_tombstone_waits() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    lake.clean()
+    lake.copy(merged.id, EU)
+    (lost, *_) = keys_at(lake.now_of(merged.id), EU)
+    MemoryStore.delete(lake.named[EU], lost)
+    assert not lake.damage
+    lake.clean()
+    assert {(each.store, each.key, each.why) for each in lake.damage} == {(EU, lost, "missing")}
+
+
 def test_what_replaced_a_bad_copy_since_will_do_for_what_it_was_made_of() -> None:
     """Else both would wait for ever: nobody repairs a block that is not live any more."""
     lake = SeveralStores()
@@ -122,6 +149,23 @@ def test_what_expired_for_good_need_not_be_whole_before_its_sources_go() -> None
     lake.clean()
     assert not lake.state.retired
     assert everything(lake, MAIN, "segments/") == set()
+
+
+def test_copies_stay_of_what_a_block_was_made_of_that_was_given_up_before_it_was_copied() -> None:
+    """They are all that is left: its home was lost, and the sources were forgotten long ago."""
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    lake.clean()
+    assert one.id not in lake.state.retired
+    MemoryStore.delete(lake.named[MAIN], keys_at(merged, MAIN)[0])
+    lake.fold.put(BlocksLost((merged.id,), "its home has lost it"))
+    for _ in range(3):
+        lake.clean()
+        lake.pass_time(HOUR_NS)
+    assert lake.holds(EU, one)
+    assert lake.holds(EU, two)
+    assert any("which replaces it, is not in store eu" in each for each in lake.cleaner.blocked)
 
 
 def test_compaction_never_leaves_replicated_data_with_one_copy() -> None:
@@ -191,6 +235,31 @@ def test_a_copy_goes_when_the_store_is_no_longer_wanted() -> None:
     assert not lake.holds(EU, one)
     assert not lake.state.tombstones
     assert stores_of(lake.now_of(merged.id)) == (MAIN,)
+
+
+def test_a_store_that_is_away_holds_up_only_what_it_has_to_vouch_for() -> None:
+    """Another store is cleaned, and does not count as away, too."""
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    lake.merge((one, two))
+    three, four = lake.block(7), lake.block(10)
+    for each in (three, four):
+        lake.copy(each.id, EU)
+    three, four = lake.now_of(three.id), lake.now_of(four.id)
+    merged = lake.merge((three, four))
+    lake.clean()
+    lake.copy(merged.id, EU)
+    want(lake.fold)
+    lake.named[MAIN].cut_off()
+    run_virtually(lake.cleaner.delete_tombstoned())
+    assert lake.holds(EU, one)
+    assert not lake.holds(EU, three)
+    assert not lake.holds(EU, four)
+    assert not any("store eu is unreachable" in each for each in lake.cleaner.blocked)
+    lake.named[MAIN].heal()
+    lake.pass_time(HOUR_NS)
+    lake.clean()
+    assert not lake.state.tombstones
 
 
 def test_nothing_goes_from_a_store_whose_successor_is_listed_there_but_gone() -> None:

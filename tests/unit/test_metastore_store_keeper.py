@@ -478,6 +478,34 @@ def test_a_block_that_was_copied_after_it_was_named_is_not_given_up_with_a_lost_
     assert entry.blocks == (two.id,)
 
 
+def test_what_only_the_first_store_had_is_put_back_once_however_often_the_rest_is_tried() -> None:
+    """It is all of the leader's state, packed on its loop."""
+    lake = Kept()
+    times: list[int] = []
+
+    async def put_back() -> None:
+        times.append(lake.state.index)
+
+    lake.keeper = StoreKeeper(
+        *(lake, lake.stores, lake.append, lambda: lake.given), first_was_wiped=put_back
+    )
+    lake.replicate()
+    times.clear()
+    main = lake.named[MAIN]
+    for wiped in (1, 2):
+        main.wipe()
+        main.fault = lambda operation, key: (
+            Unavailable("slow") if operation == "list" and key != keys.MARKERS else None
+        )
+        lake.step(3)
+        assert any("cannot be filled again yet" in each for each in lake.keeper.blocked)
+        assert len(times) == wiped
+        main.heal()
+        lake.step(2)
+        assert lake.marker_in(MAIN) == MAIN
+        assert len(times) == wiped
+
+
 def test_a_store_that_was_wiped_is_down_until_it_has_its_marker_again() -> None:
     """Workers take it for one that is away: a session that uses it must not fail and rest."""
     lake = Kept()

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+import pytest
 from prometheus_client import CollectorRegistry
 
+from maar.block.format import checksum
+from maar.metastore.leader import snapshots
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.records.entries import Tick
+from maar.metastore.records.packs import pack
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.metastore.state.digest import digest
+from maar.metastore.state.retired import Cause, Retired
 from maar.model import keys
+from maar.model.block import BlockMeta
+from maar.model.errors import Rejected
 from maar.model.ids import FencingToken, PlanId, StoreName
 from maar.model.predicate import Mask
-from maar.model.stores import StoreSet, StoreSpec
+from maar.model.stores import StoreSet, StoreSpec, keys_at
 from maar.ports.metastore.log import Candidate
 from maar.ports.operator.repairs import RepairJob
 from maar.ports.stores.object_store import ObjectStore, StoreSettings, exists
@@ -172,6 +180,171 @@ def test_the_next_snapshot_is_made_although_the_last_one_has_vanished() -> None:
         two.term.snapshots.hurry()
         await asyncio.sleep(60)
         assert two.term.snapshots.newest in two.snapshots
+        await two.service.stop()
+
+    run_virtually(test())
+
+
+def test_what_another_process_can_fold_is_not_written_as_the_leader_knows_it() -> None:
+    """Else nobody would notice that the leader is wrong, and the log that tells would go."""
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        before, begins = two.snapshots, two.shared.base.index
+        newest = two.term.snapshots.newest
+        life = two.term.leader.state.incarnation
+        two.named[MAIN].delete(keys.snapshot(incarnation=life, index=newest))
+        two.term.leader.state.tally.duplicates_removed += 1
+        two.term.snapshots.hurry()
+        await asyncio.sleep(60)
+        assert two.snapshots == before - {newest}
+        assert two.shared.base.index == begins
+        two.term.leader.state.tally.duplicates_removed -= 1
+        two.term.snapshots.hurry()
+        await asyncio.sleep(60)
+        assert two.term.snapshots.newest > newest
+        assert two.term.snapshots.newest in two.snapshots
+        await two.service.stop()
+
+    run_virtually(test())
+
+
+def test_snapshots_that_have_vanished_are_replaced_long_before_the_next_one_is_due() -> None:
+    """Their disk was away for a while, and the log was truncated behind others meanwhile."""
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        for _, key in snapshot.list_snapshots(two.named[MAIN]):
+            two.named[MAIN].delete(key)
+        await asyncio.sleep(90)
+        assert two.term.snapshots.newest in two.snapshots
+        await two.service.stop()
+        await fold_log(MemoryLog(two.shared), two.named[MAIN])
+
+    run_virtually(test())
+
+
+def test_a_disk_that_was_taken_for_wiped_has_snapshots_that_lead_on_when_it_is_back() -> None:
+    """A directory whose disk is not mounted is empty. The metastore is started anew when it is
+    mounted again, and what was written meanwhile is out of sight.
+    """
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        main = two.named[MAIN]
+        mounted, main._objects = main._objects, {}
+        await two.until_marked(MAIN)
+        begins = two.shared.base.index
+        for _ in range(3):
+            await two.term.append(lambda *_: [Tick()])
+            await two.term.snapshots.take(two.term.leader)
+        assert two.shared.base.index == begins
+        known = digest(two.term.leader.state)
+        await two.service.stop()
+        main._objects = mounted
+        assert digest((await fold_log(MemoryLog(two.shared), main)).state) == known
+        again = Two(two)
+        await again.service.start()
+        await again.until_down()
+        await again.service.stop()
+
+    run_virtually(test())
+
+
+@pytest.mark.parametrize(("wait_s", "hurried"), [(90.0, False), (0.0, True)])
+def test_the_log_of_lost_snapshots_goes_in_time_or_when_there_is_no_room_for_it(
+    wait_s: float, hurried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "SPARED_S", 60.0)  # a day would be long, also a virtual one
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        await two.truncate()
+        two.named[MAIN].wipe()
+        await two.until_marked(MAIN)
+        begins = two.shared.base.index
+        await asyncio.sleep(wait_s)
+        for _ in range(2):
+            await two.term.append(lambda *_: [Tick()])
+            if hurried:
+                two.term.snapshots.hurry()
+            await two.term.snapshots.take(two.term.leader)
+        assert two.shared.base.index > begins
+        await two.service.stop()
+
+    run_virtually(test())
+
+
+# ── a block that is given up ───────────────────────────────────────────────────────────────────
+
+
+def in_both(two: Two, number: int) -> BlockMeta:
+    """A block with a copy in each store, and its objects."""
+    made = output(PlanId(number, 0), FencingToken(INCARNATION, 1), (segment(number),), profiles=10)
+    body = b"x" * made.files[0].size
+    files = []
+    for file in made.files:
+        (home,) = file.locations
+        copies = (home, msgspec.structs.replace(home, store=EU, key=f"{home.key}-copy"))
+        for at in copies:
+            two.named[at.store].create(at.key, body)
+        changed = msgspec.structs.replace(
+            file, size=len(body), checksum=checksum.of_bytes(body), locations=copies
+        )
+        files.append(changed)
+    return msgspec.structs.replace(made, files=tuple(files))
+
+
+def test_a_block_that_some_store_has_whole_is_given_up_by_force_only() -> None:
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        made = in_both(two, 1)
+        state = two.term.leader.state
+        state.blocks.add(made)
+        two.named[MAIN].delete(keys_at(made, MAIN)[0])
+        assert len((await two.service.loss(made.id)).damages) == 1
+        with pytest.raises(Rejected, match="can be read"):
+            await two.service.lose(made.id, note="")
+        assert made.id in state.blocks
+        two.named[EU].delete(keys_at(made, EU)[0])
+        await two.service.lose(made.id, note="")
+        assert made.id not in state.blocks
+        await two.service.stop()
+
+    run_virtually(test())
+
+
+def test_sources_of_which_some_store_has_a_whole_copy_come_back() -> None:
+    """In the other store they were deleted, or not, since what replaced them was whole there."""
+
+    async def test() -> None:
+        two = Two()
+        await two.service.start()
+        await two.until_down()
+        source, lost, made = (in_both(two, number) for number in (1, 2, 3))
+        state = two.term.leader.state
+        for each in (source, lost):
+            state.retired[each.id] = Retired(
+                state.index, state.lease_time, (made.id,), pack(each), Cause.REPLACED
+            )
+        state.blocks.add(made)
+        for store, block in ((MAIN, source), (MAIN, lost), (EU, lost), (MAIN, made), (EU, made)):
+            two.named[store].delete(keys_at(block, store)[0])
+        assert (await two.service.lose(made.id, note="")).returning == (source.id,)
+        assert source.id in state.blocks
         await two.service.stop()
 
     run_virtually(test())

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from maar.block.read.damage import damages
+from maar.block.read.damage import damages, is_readable
 from maar.metastore.decide import execution, operator_commands, repairs, rollbacks, wishes
 from maar.metastore.fold.deleting import deletion, losing, retention, trust
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
@@ -395,7 +395,7 @@ class MetastoreService(Replica, LocalPort):
         before = losing.sources(state, block)
         found = await asyncio.to_thread(lambda: tuple(damages(self._stores, meta)))
         there = await asyncio.to_thread(
-            lambda: tuple(each.id for each in before if not any(damages(self._stores, each)))
+            lambda: tuple(each.id for each in before if is_readable(self._stores, each))
         )
         return Loss(meta, found, losing.owner(state, block), there if found else ())
 
@@ -414,6 +414,11 @@ class MetastoreService(Replica, LocalPort):
             raise Rejected(
                 f"block {block} is intact: every object exists with its checksum. Force it if "
                 "its profiles are to go all the same"
+            )
+        if not force and await asyncio.to_thread(is_readable, self._stores, loss.block):
+            raise Rejected(
+                f"block {block} can be read: each of its files has a whole copy, and repair makes "
+                "the others anew. Force it if its profiles are to go all the same"
             )
         wrong = "; ".join(map(str, loss.damages)) or "it is whole, and was given up by force"
         said = f"{note.strip()}: {wrong}" if note.strip() else wrong

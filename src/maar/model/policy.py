@@ -60,9 +60,8 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     """… or at this age, also when nothing new arrives."""
     backlog_count: Annotated[int, Meta(ge=0, le=1_000)] = BACKLOG_COUNT
     """While workers are behind, so that further batches of segments of a shard have closed before
-    the first was taken, one plan takes all that waits: up to this many segments, and as many bytes
-    as a batch may have. What they have in common is then decoded and written once. 0: a plan is
-    always one batch.
+    the first was taken, one plan takes all that waits: up to this many segments, and 96 MiB.
+    What they have in common is then decoded and written once. 0: a plan is always one batch.
     """
     target_block_bytes: Count = 256 << 20
     """A block of this size is not merged further."""

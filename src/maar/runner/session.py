@@ -144,6 +144,7 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         # Plans run side by side, services in pools of their own.
         "spark.scheduler.mode": "FAIR",
         "spark.python.worker.reuse": "true",
+        "spark.broadcast.blockSize": "64k",  # a job is told in a few kB, for which 4 MB are taken
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.python.task.killTimeout": "500ms",  # a cancelled task writes on until it is killed
         "spark.ui.enabled": str(settings.ui).lower(),

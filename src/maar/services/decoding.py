@@ -33,7 +33,7 @@ QUARANTINE_BYTES = 64 << 20  # payloads of one quarantine block
 class DecodeSizes(NamedTuple):
     """How much is in memory at a time; the result is the same for any."""
 
-    gathered_bytes: int = 96 << 20  # what decoded profiles of all days take until they are written
+    gathered_bytes: int = 48 << 20  # what decoded profiles of all days take until they are written
 
 
 SIZES = DecodeSizes()

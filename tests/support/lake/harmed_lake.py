@@ -247,6 +247,10 @@ class HarmedLake:
         while left := self.left():
             assert time.monotonic() < deadline, f"not settled: {left}\n{self.server.log()[-8000:]}"
             time.sleep(0.2)
+        # What repairs left in a store that was away is found by the search for orphans, which comes
+        # every ten minutes, or when it is told to.
+        said = self.server.cli("clean")
+        assert said.returncode == 0, (said, self.server.log()[-4000:])
 
     def left(self) -> dict[str, Any]:
         """What is still to be done; nothing when all is settled."""

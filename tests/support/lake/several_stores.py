@@ -12,6 +12,7 @@ from maar.model.errors import Unavailable
 from maar.model.ids import BlockId, StoreName
 from maar.model.policy import Policy
 from maar.model.stores import keys_at
+from maar.model.trouble import Trouble
 from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from support.clock.virtual_time import run_virtually
@@ -39,6 +40,7 @@ class SeveralStores(Lake):
         self.named = {name: NamedStore(name) for name in (MAIN, EU, US)}
         super().__init__(policy, self.named[MAIN], bounds=bounds)
         self._bounds = bounds
+        self.damage: list[Trouble] = []  # that the leader was told of
         self.restart_with(*self.named)
         want(self.fold)
         self.repair = Repairing(self.fold)
@@ -49,7 +51,9 @@ class SeveralStores(Lake):
         places = tuple(StorePlace(StoreSettings(name, "memory://")) for name in names)
         self.stores = Stores(StorePlaces(places), self._open)
         self.cleaner = Cleaner(
-            *(self, self.stores, self.clock, self.append, self.metrics), bounds=self._bounds
+            *(self, self.stores, self.clock, self.append, self.metrics),
+            hear_damage=self.damage.extend,
+            bounds=self._bounds,
         )
 
     def _open(self, settings: StoreSettings, *, make: bool = False) -> ObjectStore:  # noqa: ARG002

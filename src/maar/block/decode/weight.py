@@ -56,7 +56,7 @@ def _weight(tables: Any) -> Any:
     others += _text(length, tables.types[0]) + _text(length, tables.types[1])
     others += _text(length, tables.comments)
     width = max(tables.types.shape[1], 1)  # labels are repeated for each value
-    return _FRAME * frames + functions + others + width * labels
+    return _FRAME * frames + functions + others + float(width) * labels  # beyond 64 bits at worst
 
 
 @njit(forceinline=True)

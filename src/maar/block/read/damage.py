@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import xxhash
 
 from maar.model.block import BlockMeta, Damage, File, Location
-from maar.model.errors import NotFound
+from maar.model.errors import NotFound, Retryable
 from maar.ports.stores.object_store import ObjectStore
 from maar.ports.stores.stores import Stores, stores_of
 
@@ -27,6 +27,26 @@ def damages(
         for at in file.locations:
             if what := wrong(stores.open(at.store), file, at, compare=compare):
                 yield Damage(meta.id, at.key, what)
+
+
+def is_readable(stores: Stores, meta: BlockMeta) -> bool:
+    """Whether each file of a block has a whole copy, every byte compared. Retryable when there is
+    none and a store is away: it may have one.
+    """
+    return all(_has_whole_copy(stores, file) for file in meta.files)
+
+
+def _has_whole_copy(stores: Stores, file: File) -> bool:
+    away: Retryable | None = None
+    for at in file.locations:
+        try:
+            if not wrong(stores.open(at.store), file, at, compare=True):
+                return True
+        except Retryable as error:
+            away = error
+    if away is not None:
+        raise away
+    return False
 
 
 def wrong(store: ObjectStore, file: File, at: Location, *, compare: bool) -> str:

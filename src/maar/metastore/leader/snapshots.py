@@ -25,6 +25,8 @@ log_ = logging.getLogger("maar.metastore")
 
 GROWTH = 16  # the newest snapshot is no larger than so many times the log behind it
 FIRST_S = 10.0  # after the start of a term, if there is none: a log without one is hard to restore
+MISSED_S = 60.0  # from one look whether the newest is still there to the next
+SPARED_S = 86_400.0  # so long the log is kept that belongs to snapshots which were lost
 
 
 def snapshot_due(policy: Policy, *, entries: int, appended: int, size: int) -> bool:
@@ -61,6 +63,8 @@ class Snapshots:
         self._size = 0  # of the newest
         self._hurried = False
         self._began_s = 0.0
+        self._seen_s = 0.0  # when the newest was last looked for
+        self._spared_until_s = 0.0
         self._taken_s: list[float] = []  # when the last two were begun
 
     @property
@@ -83,15 +87,42 @@ class Snapshots:
         await taking.run(first_after_s=look_s)
 
     async def _take_if_due(self, leader: Leader) -> None:
-        if self._due(leader):
-            if self._verified and not await asyncio.to_thread(self._newest_is_there, leader):
-                await self.replace_lost(leader)
+        due = self._due(leader)
+        if self._verified and (due or self._look_due()):
+            if await asyncio.to_thread(self._is_lost, leader):
+                await self._go_on_without_newest(leader)
+            self._seen_s = asyncio.get_running_loop().time()
+        if due:
             await self.take(leader)
 
-    def _newest_is_there(self, leader: Leader) -> bool:
-        """What comes next is folded from it. It may lie on a disk that is mounted no more."""
+    def _look_due(self) -> bool:
+        """A restart needs it, long before the next one may be due."""
+        return asyncio.get_running_loop().time() - self._seen_s >= MISSED_S
+
+    def _is_lost(self, leader: Leader) -> bool:
+        """It may lie on a disk that is mounted no more. A store that is away has lost nothing."""
         key = keys.snapshot(incarnation=leader.state.incarnation, index=self.newest)
-        return exists(self._store, key)
+        try:
+            return not exists(self._store, key)
+        except MaarError:
+            return False
+
+    async def _go_on_without_newest(self, leader: Leader) -> None:
+        """From an older one, if the log still begins behind it: what another process folds verifies
+        the state (S13). Only where nobody could is the state written as it is.
+        """
+        first = await self._log.first()
+        found = await asyncio.to_thread(self._newest_good, leader.state)
+        if found is None or found[0] < first - 1:
+            await self.replace_lost(leader)
+        else:
+            log_.error("snapshot lost index=%d older=%d", self.newest, found[0])
+            self._go_on_from(leader, *found)
+
+    def _go_on_from(self, leader: Leader, index: int, size: int) -> None:
+        self._verified, self._size = [index], size
+        self._bytes = leader.folded_bytes_at(index)
+        self._metrics.snapshot.set(index)
 
     async def _begin(self, leader: Leader) -> None:
         """Continue from the newest good snapshot of earlier leaders."""
@@ -101,10 +132,7 @@ class Snapshots:
             log_.warning("snapshots cannot be listed cause=%s", error)
             return
         if found is not None:
-            index, self._size = found
-            self._verified = [index]
-            self._bytes = leader.folded_bytes_at(index)
-            self._metrics.snapshot.set(index)
+            self._go_on_from(leader, *found)
 
     def _newest_good(self, state: MetaState) -> tuple[int, int] | None:
         prefix = keys.snapshot_prefix(state.incarnation)
@@ -152,7 +180,8 @@ class Snapshots:
         The log is kept back to the snapshot before the newest: should the newest turn out to be
         damaged, the one before it and the log still give everything.
         """
-        folded, self._hurried = leader.folded_bytes, False
+        folded, spared = leader.folded_bytes, self._is_spared()
+        self._hurried = False
         self._taken_s = [*self._taken_s[-1:], asyncio.get_running_loop().time()]
         hashed_at = await self._append(lambda state, _: [StateHashed(state.index, digest(state))])
         index = await self._take()
@@ -164,9 +193,15 @@ class Snapshots:
         self._verified = sorted(verified, reverse=True)[: snapshot.KEPT]
         self._bytes = folded
         self._metrics.snapshot.set(self.newest)
-        if len(self._verified) > 1:
+        if len(self._verified) > 1 and not spared:
             await self._log.truncate(before=self._verified[1] + 1, term=leader.term)
         return index
+
+    def _is_spared(self) -> bool:
+        """Whether the log is kept as it is: a disk that is mounted again has older snapshots only,
+        and whoever starts then needs what came after them. Not when the log has no room.
+        """
+        return not self._hurried and asyncio.get_running_loop().time() < self._spared_until_s
 
     async def replace_lost(self, leader: Leader) -> None:
         """Their store was wiped, and the log behind them may be truncated: nobody else could find
@@ -178,6 +213,7 @@ class Snapshots:
         key = keys.snapshot(incarnation=leader.state.incarnation, index=head.index)
         self._size = await asyncio.to_thread(self._check_size, key)
         self._verified, self._bytes = [head.index], folded
+        self._spared_until_s = asyncio.get_running_loop().time() + SPARED_S
         self._metrics.snapshot.set(self.newest)
 
     def _check_size(self, key: str) -> int:

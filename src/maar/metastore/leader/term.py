@@ -155,7 +155,10 @@ class LeaderTerm:
         )
         clocks = deps.peers.clocks
         self.cleaner = Cleaner(
-            leader, deps.stores, clock, self.append, metrics, clocks=clocks, timing=timing
+            *(leader, deps.stores, clock, self.append, metrics),
+            clocks=clocks,
+            hear_damage=self.hear_damage,
+            timing=timing,
         )
         self.store_keeper = StoreKeeper(
             leader,

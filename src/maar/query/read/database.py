@@ -54,7 +54,7 @@ class QueryDatabase:
         with self._lock:
             full = not self._in_use and self._kept and not self._fit(footers)
             if self._database is None or full:
-                self.close()
+                self._close()
                 self._open()
             cursor = self._database.cursor()
             self._in_use += 1
@@ -71,8 +71,13 @@ class QueryDatabase:
             self._in_use -= 1
 
     def close(self) -> None:
-        if self._database is not None:
-            self._database.close()
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        database, self._database = self._database, None  # who cannot open the next tries again
+        if database is not None:
+            database.close()
         self._scratch.close()
 
     def _fit(self, footers: dict[str, int]) -> bool:

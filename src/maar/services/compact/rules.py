@@ -28,6 +28,7 @@ from maar.services.compact import accounting
 from maar.services.rules import NO_SHARD, Board, KindRules, PlanScope, QueueRules, Waits
 
 COMPACT = PlanKind("compact")
+LARGE_BYTES = 96 << 20  # of segments: of larger plans, parts are written and merged again
 LARGE_AT_ONCE = 4  # a grant names every input with its datasets, and a reply has a bound
 
 
@@ -298,7 +299,7 @@ def _fits(taken: list[Item], more: list[Item], policy: Policy) -> bool:
     times = [block_time_ns(item.block) for item in both]
     return (
         len(both) <= policy.backlog_count
-        and sum(item.size for item in both) <= policy.levels[0].bytes
+        and sum(item.size for item in both) <= min(policy.levels[0].bytes, LARGE_BYTES)
         and max(times) - min(times) <= policy.span_ns
     )
 

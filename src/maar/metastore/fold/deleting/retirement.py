@@ -32,9 +32,17 @@ def due(
                 break
             if pinned is not None and pinned < retired.entry:
                 break
-            if block not in resting:
+            if block not in resting and not _is_missed(state, block):
                 found.append(block)
     return found
+
+
+def _is_missed(state: MetaState, block: BlockId) -> bool:
+    """Whether a block was given up of whose sources copies wait for it in some store: they may be
+    all that is left, and would go when it is forgotten.
+    """
+    lost = state.retired[block].cause is Cause.LOST
+    return lost and bool(state.tombstones.waiting_for(block))
 
 
 def oldest_pin(state: MetaState, now: LeaseTime) -> int | None:
@@ -60,8 +68,11 @@ def delay_ns(state: MetaState, retired: Retired) -> int:
 
 
 def is_final(state: MetaState, retired: Retired, now: LeaseTime) -> bool:
-    """Whether a block will not be brought back any more."""
+    """Whether nobody wants the profiles of a block any more, and it will not be brought back. What
+    an operator gave up is still wanted: what it was made of may be all that is left of it.
+    """
     kept = retired.cause is Cause.EXPIRED and bool(state.hold.why)
+    kept |= retired.cause is Cause.LOST
     return not kept and now - retired.at > delay_ns(state, retired)
 
 

@@ -37,6 +37,7 @@ from maar.model.errors import NotLeading, Retryable
 from maar.model.ids import BlockId, StoreName
 from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime, WallTime, utc_day
+from maar.model.trouble import Trouble
 from maar.ports.clock import Clock
 from maar.ports.operator.retention import Undone
 from maar.ports.stores.object_store import ObjectStore
@@ -81,16 +82,20 @@ class Cleaner:
         metrics: MetastoreMetrics,
         *,
         clocks: Callable[[], trust.Clocks] = lambda: trust.ALONE,
+        hear_damage: Callable[[Sequence[Trouble]], None] = lambda _: None,
         bounds: CleanerBounds = BOUNDS,
         timing: Timing = TIMING,
     ) -> None:
-        """`clocks` are those of all replicas, as heard lately; the store's is read here."""
+        """`clocks` are those of all replicas, as heard lately; the store's is read here.
+        `hear_damage` has copies healed that others may not go without.
+        """
         self._leader = leader
         self._stores = LedStores(leader, stores_of(store), clock)
         self._clock = clock
         self._append = append
         self._metrics = metrics
         self._clocks = clocks
+        self._hear_damage = hear_damage
         self._bounds = bounds
         self._timing = timing
         self._removing = Threads(THREADS, "remove", when_closed=NotLeading)
@@ -99,7 +104,7 @@ class Cleaner:
         self._blocks: HeldBack[BlockId] = HeldBack(bounds.held_max)
         self._attempts: HeldBack[AttemptKey] = HeldBack(bounds.held_max)
         self._tombstone_deletes = TombstoneDeletes(
-            *(leader, self._stores, append),
+            *(leader, self._stores, append, hear_damage),
             limit=bounds.removed_at_once,
             looked_at=bounds.looked_at_once,
         )
@@ -150,7 +155,10 @@ class Cleaner:
         resting = self._blocks.resting(now)
         state = self._leader.state
         work = removals.due(state, now=now, limit=self._bounds.removed_at_once, resting=resting)
-        done = await self._removing.each(self._remove_one, work, catching=Exception)
+        bad_copies: list[Trouble] = []
+        remove = partial(self._remove_one, bad_copies=bad_copies)
+        done = await self._removing.each(remove, work, catching=Exception)
+        self._hear_damage(bad_copies)
         every = self._stores.names(state)
         gone: dict[tuple[StoreName, ...], list[BlockId]] = {}
         failed: list[object] = []
@@ -174,12 +182,12 @@ class Cleaner:
         _raise_retryable(failed)
         return bool(gone)  # their successors may be due now as well
 
-    def _remove_one(self, removal: removals.Removal) -> str:
+    def _remove_one(self, removal: removals.Removal, bad_copies: list[Trouble]) -> str:
         """In a thread."""
         if removal.store is None:
             return ""  # it may not go from any store yet
         deleter = self._stores.deleter(removal.store)
-        return removals.carry_out(deleter, removal, self._stores.open)
+        return removals.carry_out(deleter, removal, self._stores.open, bad_copies)
 
     def _hold_removal(self, removal: removals.Removal, outcome: object, *, now: LeaseTime) -> None:
         if isinstance(outcome, Exception):

@@ -21,10 +21,11 @@ from maar.metastore.state.state import ANY_STORE, MetaState
 from maar.metastore.state.tombstones import NO_BLOCK, CopyKey, Tombstone
 from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, File, Kind
-from maar.model.errors import NotFound
+from maar.model.errors import NotFound, NotLeading, Retryable
 from maar.model.ids import BlockId, StoreName
 from maar.model.stores import stores_of
 from maar.model.time import LeaseTime
+from maar.model.trouble import Trouble, Why
 from maar.ports.stores.object_store import ObjectStore, exists
 from maar.services.deletion import BatchDeleter
 
@@ -38,7 +39,7 @@ class Successor(NamedTuple):
 
     meta: BlockMeta
     here: bool = True  # whether the index knows it where it is needed
-    instead: tuple[Successor, ...] | None = None  # None: it is live, and nothing else will do
+    instead: tuple[Successor, ...] | None = None  # None: nothing else will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ def due(
     removal too, which deletes nothing.
     """
     groups: dict[tuple[int, tuple[BlockId, ...], tuple[StoreName, ...]], list[BlockMeta]] = {}
-    due = retirement.due(state, now=now, limit=limit, resting=resting)
-    waiting = (*due, *(block for block in resting if block in state.retired))
+    staying = _staying(state, resting)
+    due = retirement.due(state, now=now, limit=limit, resting=staying)
+    waiting = (*due, *staying)
     looked_for = {output for block in waiting for output in state.retired[block].outputs}
     for block in due:
         if block in looked_for:
@@ -95,6 +97,20 @@ def due(
         for at in range(0, len(group), REMOVAL_MAX)
         for removal in _by_store(state, tuple(group[at : at + REMOVAL_MAX]), now)
     ]
+
+
+def _staying(state: MetaState, resting: Collection[BlockId]) -> set[BlockId]:
+    """Blocks that rest, and what replaced them: it stays for them, and must not stand in the way of
+    others that may go.
+    """
+    found: set[BlockId] = set()
+    coming = list(resting)
+    while coming:
+        block = coming.pop()
+        if block in state.retired and block not in found:
+            found.add(block)
+            coming.extend(state.retired[block].outputs)
+    return found
 
 
 def _by_store(state: MetaState, some: tuple[BlockMeta, ...], now: LeaseTime) -> Iterator[Removal]:
@@ -200,12 +216,12 @@ def _instead(
     state: MetaState, meta: BlockMeta, store: StoreName, now: LeaseTime
 ) -> tuple[Successor, ...] | None:
     """What replaced it in turn was made of a whole copy of it. Nothing will do for a block that is
-    live, or that can be brought back.
+    live, that can be brought back, or of which nobody knows what became of it.
     """
     again = state.retired.get(meta.id)
-    if again is None or not (
-        again.cause is Cause.REPLACED or retirement.is_final(state, again, now)
-    ):
+    if again is None or retirement.doubt(state, meta.id):
+        return None
+    if again.cause is not Cause.REPLACED and not retirement.is_final(state, again, now):
         return None
     return tuple(_successors(state, meta, again, store, now))
 
@@ -217,10 +233,20 @@ def _metas_of(state: MetaState, block: BlockId) -> Iterator[BlockMeta]:
         yield unpack(state.retired[block].packed)
 
 
-def carry_out(deleter: BatchDeleter, removal: Removal, named: Named | None = None) -> str:
-    """Delete the objects in one store; '' when they are gone, else why they have to stay."""
+def carry_out(
+    deleter: BatchDeleter,
+    removal: Removal,
+    named: Named | None = None,
+    bad_copies: list[Trouble] | None = None,
+) -> str:
+    """Delete the objects in one store; '' when they are gone, else why they have to stay. Copies
+    that are not whole of what replaced them are added to `bad_copies`.
+    """
     store = deleter.store
-    doubt = removal.doubt or _incomplete(removal, named or (lambda _: store))
+    looked = _Look(
+        removal.store, named or (lambda _: store), [] if bad_copies is None else bad_copies
+    )
+    doubt = removal.doubt or looked.first_trouble(removal.successors)
     if doubt and _left(store, removal):
         return f"{removal.title} cannot be deleted: {doubt}"
     deleter.delete(list(_objects(removal)))
@@ -258,37 +284,46 @@ def _left(store: ObjectStore, removal: Removal) -> bool:
     return any(exists(store, key) for key in (*files, *removal.copy))
 
 
-def _incomplete(removal: Removal, named: Named) -> str:
-    """What is wrong with the blocks that replaced these; '' when nothing is."""
-    return _first_trouble(removal.successors, removal.store, named)
+class _Look(NamedTuple):
+    """A look at what replaced the blocks that are to go from a store."""
 
+    store: StoreName | None
+    named: Named
+    bad_copies: list[Trouble]
 
-def _first_trouble(some: Iterable[Successor], store: StoreName | None, named: Named) -> str:
-    return next(filter(None, (_trouble(each, store, named) for each in some)), "")
+    def first_trouble(self, some: Iterable[Successor]) -> str:
+        """What is wrong with some blocks; '' when nothing is."""
+        return next(filter(None, map(self._trouble, some)), "")
 
+    def _trouble(self, one: Successor) -> str:
+        if not one.here:
+            trouble = f"block {one.meta.id}, which replaces it, is not in store {self.store} yet"
+        else:
+            troubles = (self._file_trouble(one.meta.id, file) for file in one.meta.files)
+            trouble = next(filter(None, troubles), "")
+        if trouble and one.instead is not None:
+            return self.first_trouble(one.instead)
+        return trouble
 
-def _trouble(one: Successor, store: StoreName | None, named: Named) -> str:
-    if not one.here:
-        trouble = f"block {one.meta.id}, which replaces it, is not in store {store} yet"
-    else:
-        troubles = (_file_trouble(file, store, named) for file in one.meta.files)
-        trouble = next(filter(None, troubles), "")
-    if trouble and one.instead is not None:
-        return _first_trouble(one.instead, store, named)
-    return trouble
-
-
-def _file_trouble(file: File, store: StoreName | None, named: Named) -> str:
-    """A file must be in the store that is cleaned; if that should not hold it, in another one."""
-    here = [at for at in file.locations if at.store == store] or list(file.locations)
-    trouble = ""
-    for at in here:
-        try:
-            size = named(at.store).size(at.key)
-        except NotFound:
-            trouble = f"{at.key}, which replaces it, is missing"
-            continue
-        if size == file.size:
-            return ""
-        trouble = f"{at.key}, which replaces it, has {size} bytes, not {file.size}"
-    return trouble
+    def _file_trouble(self, block: BlockId, file: File) -> str:
+        """A file must be in the store that is cleaned; if that should not hold it, in another."""
+        here = [at for at in file.locations if at.store == self.store] or list(file.locations)
+        trouble = ""
+        for at in here:
+            why: Why = "missing"
+            try:
+                size = self.named(at.store).size(at.key)
+            except NotFound:
+                trouble = f"{at.key}, which replaces it, is missing"
+            except Retryable as error:
+                if at.store == self.store or isinstance(error, NotLeading):
+                    raise
+                trouble = f"{at.key}, which replaces it, cannot be looked at: {error}"
+                continue
+            else:
+                if size == file.size:
+                    return ""
+                why = "damaged"
+                trouble = f"{at.key}, which replaces it, has {size} bytes, not {file.size}"
+            self.bad_copies.append(Trouble(block, at.store, at.key, why, trouble))
+        return trouble

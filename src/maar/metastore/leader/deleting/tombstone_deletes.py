@@ -7,6 +7,7 @@ deleted stays on the list, which has a bound.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from maar.metastore.state.tombstones import CopyKey
 from maar.model.errors import NotLeading, Retryable
 from maar.model.ids import StoreName
 from maar.model.stores import STORES_MAX
+from maar.model.trouble import Trouble
 
 log_ = logging.getLogger("maar.metastore")
 
@@ -32,21 +34,29 @@ class DeletedIn(NamedTuple):
     store: StoreName
     gone: list[str]
     held: dict[str, str]  # why each has to stay
+    bad_copies: list[Trouble]  # of what they wait for
     away: str = ""  # why the store could not be asked
 
 
 class TombstoneDeletes:
     def __init__(
-        self, leader: Deleting, stores: LedStores, append: Append, *, limit: int, looked_at: int
+        self,
+        leader: Deleting,
+        stores: LedStores,
+        append: Append,
+        hear_damage: Callable[[Sequence[Trouble]], None],
+        *,
+        limit: int,
+        looked_at: int,
     ) -> None:
         self._leader = leader
         self._stores = stores
         self._append = append
+        self._hear_damage = hear_damage
         self._limit = limit
         self._looked_at = looked_at
-        self._threads = Threads(
-            STORES_MAX, "tombstones", when_closed=NotLeading
-        )  # one for each store
+        # One for each store.
+        self._threads = Threads(STORES_MAX, "tombstones", when_closed=NotLeading)
         self._held: HeldBack[CopyKey] = HeldBack(HELD_MAX)
         self._starts: dict[StoreName, int] = {}  # where the next look at a long list begins
 
@@ -82,6 +92,7 @@ class TombstoneDeletes:
                 await self._append(partial(_only, TombstonesEnded(found.store, tuple(found.gone))))
                 more = True
             self._tell(found)
+            self._hear_damage(found.bad_copies)
         return more
 
     def _due(self) -> list[tuple[StoreName, list[removals.DueTombstone]]]:
@@ -107,11 +118,12 @@ class TombstoneDeletes:
 
     def _delete_in(self, work: tuple[StoreName, list[removals.DueTombstone]]) -> DeletedIn:
         store, due = work
-        found = DeletedIn(store, [], {})
+        found = DeletedIn(store, [], {}, [])
         for one in due:
             try:
                 deleter = self._stores.deleter(store)
-                why = removals.carry_out(deleter, one.removal, self._stores.open)
+                named, bad_copies = self._stores.open, found.bad_copies
+                why = removals.carry_out(deleter, one.removal, named, bad_copies)
             except NotLeading:
                 raise
             except Retryable as error:

@@ -82,6 +82,7 @@ class StoreKeeper:
         self._walks: dict[StoreName, Iterator[BlockMeta]] = {}  # of stores that leave
         self._drained: set[StoreName] = set()
         self._wiped: set[StoreName] = set()  # their markers have vanished
+        self._put_back = False  # what was only in the first store, since that was wiped
         self._probed: set[StoreName] = set()  # they honour conditional writes
         self.down: frozenset[StoreName] = frozenset()  # those that nothing is copied to now
         self._unread: dict[BlockId, str] = {}  # copies that a drain relies on, and what is wrong
@@ -207,8 +208,10 @@ class StoreKeeper:
         """A store lost its marker: what it lost with it is missing, and repair copies it again."""
         if name not in self._trouble:
             log_.error("store %s has lost its marker: it was wiped, and is filled again", name)
-        if name == self._stores.names()[0]:
+        first = name == self._stores.names()[0]
+        if first and not self._put_back:
             await self._first_was_wiped()  # before all else: without it nobody could lead again
+            self._put_back = True  # all of the state: not again while the rest is tried again
         store = self._stores.open(name)
         listing = StoreListing(store)
         await self._threads.do(_walk, listing)
@@ -222,6 +225,7 @@ class StoreKeeper:
         log_.error("store %s was wiped copies=%d nowhere_else=%d", name, ended, lacking - ended)
         await self._threads.do(mark, store, state.incarnation)
         self._wiped.discard(name)
+        self._put_back &= not first
 
     async def _listed_others(self, name: StoreName) -> dict[StoreName, StoreListing]:
         """What the other stores hold, as far as they answer and are not empty themselves: a disk
