@@ -112,10 +112,10 @@ class Inputs:
         chance = Random(4711)
         self._templates = [synthetic.profile(chance, n) for n in range(SEGMENTS * profiles)]
 
-    def made(self, *, batches: int) -> list[tuple[BlockMeta, ...]]:
+    def of_levels(self, *, batches: int) -> list[tuple[BlockMeta, ...]]:
         groups = [self._segments(number) for number in range(BLOCKS * batches)]
-        ones = self._merged(groups)
-        twos = self._merged([ones[n::BLOCKS] for n in range(BLOCKS)])
+        ones = self._merge(groups)
+        twos = self._merge([ones[n::BLOCKS] for n in range(BLOCKS)])
         return [tuple(groups[0]), tuple(ones[:BLOCKS]), tuple(twos)]
 
     def _segments(self, number: int) -> list[BlockMeta]:
@@ -127,8 +127,8 @@ class Inputs:
         ]
         return [synthetic.segment(self._store, profiles[n::SEGMENTS]) for n in range(SEGMENTS)]
 
-    def _merged(self, groups: Sequence[Sequence[BlockMeta]]) -> list[BlockMeta]:
-        results = self._bare([synthetic.leased(group) for group in groups])
+    def _merge(self, groups: Sequence[Sequence[BlockMeta]]) -> list[BlockMeta]:
+        results = self._bare([synthetic.lease(group) for group in groups])
         return [
             meta
             for group, result in zip(groups, results, strict=True)
@@ -169,7 +169,7 @@ class Rounds:
 
     def _carry_out(self, way: Way, inputs: tuple[BlockMeta, ...], jobs: int) -> tuple[float, int]:
         """Seconds, and the peak memory of a process; the outputs are removed again."""
-        plans = [synthetic.leased(inputs) for _ in range(jobs)]
+        plans = [synthetic.lease(inputs) for _ in range(jobs)]
         forget_peaks(way.process)
         begun = time.perf_counter()
         results = way.carry_out(plans)
@@ -261,7 +261,7 @@ def main() -> None:
         with both_ways(directory, settings, slots=options.slots) as ways:
             inputs = Inputs(settings, ways["pool"].carry_out, profiles=options.profiles)
             rounds = Rounds(settings, ways)
-            for level, some in enumerate(inputs.made(batches=options.batches)):
+            for level, some in enumerate(inputs.of_levels(batches=options.batches)):
                 jobs = max(options.slots, options.jobs // (1, 3, 6)[level])  # they grow longer
                 taken = rounds.run(some, jobs=jobs, rounds=options.rounds, slots=options.slots)
                 report(level, some, taken, jobs=jobs, slots=options.slots)

@@ -71,7 +71,7 @@ def from_corpus(path: Path) -> Iterator[Push]:
             yield Push(body, packed)
 
 
-def made_up(count: int) -> Iterator[Push]:
+def synthetic_pushes(count: int) -> Iterator[Push]:
     random, now_ns = Random(1), time.time_ns()
     some = [synthetic.profile(random, number) for number in range(TEMPLATES)]
     for number in range(count):
@@ -102,7 +102,7 @@ async def push_all(port: int, pushes: list[Push], connections: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for push in waiting:
             for _ in range(TRIES):
-                if await _accepted(reader, writer, push.body):
+                if await _push_one(reader, writer, push.body):
                     break
                 await asyncio.sleep(0.5)
             else:
@@ -112,7 +112,7 @@ async def push_all(port: int, pushes: list[Push], connections: int) -> None:
     await asyncio.gather(*(one_after_another() for _ in range(connections)))
 
 
-async def _accepted(
+async def _push_one(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes
 ) -> bool:
     head = (
@@ -204,7 +204,7 @@ def _signal(server: Server, part: str, what: signal.Signals) -> None:
             os.kill(pid, what)
 
 
-def _told(src: Path, cost: Cost) -> Cost:
+def _say(src: Path, cost: Cost) -> Cost:
     """Said at once, for who waits."""
     parts = " ".join(f"{name}={value:.4f}" for name, value in sorted(cost.per_mb.items()))
     went = f"plans={cost.plans:.0f} pushed={cost.pushed_s:.0f}s drained={cost.drained_s:.0f}s"
@@ -226,12 +226,12 @@ def main() -> None:
     pushes = (
         list(islice(from_corpus(options.corpus), options.profiles))
         if options.corpus
-        else list(made_up(options.profiles))
+        else list(synthetic_pushes(options.profiles))
     )
     revisions = [OURS] if options.against is None else [options.against.resolve(), OURS]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # with its server
     rounds = [
-        [_told(src, measure(src, pushes, options)) for src in revisions]
+        [_say(src, measure(src, pushes, options)) for src in revisions]
         for _ in range(options.rounds)
     ]
 

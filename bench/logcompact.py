@@ -179,11 +179,11 @@ def costs(
     joined, compacted = [], []
     for number in range(COST_ROUNDS + 1):
         begun = time.process_time()
-        plan = synthetic.leased(inputs)
+        plan = synthetic.lease(inputs)
         logcompact(plan, store=store, attempt="c", scratch=scratch, wall_ns=0)
         middle = time.process_time()
         for some in batches:
-            compact(synthetic.leased(some), store=store, attempt="c", scratch=scratch, wall_ns=0)
+            compact(synthetic.lease(some), store=store, attempt="c", scratch=scratch, wall_ns=0)
         end = time.process_time()
         if number:  # the first is not like the others
             joined.append((middle - begun) / size)

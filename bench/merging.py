@@ -76,7 +76,7 @@ class Lake:
 
     def merge(self, inputs: Sequence[BlockMeta]) -> tuple[list[BlockMeta], float]:
         """The outputs of a plan, and its CPU seconds."""
-        plan = synthetic.leased(inputs)
+        plan = synthetic.lease(inputs)
         attempt = f"a{next(self._attempts)}"
         began = time.process_time()
         result = compact(plan, store=self.store, attempt=attempt, scratch=self._scratch, wall_ns=0)

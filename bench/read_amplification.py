@@ -98,7 +98,7 @@ class Sample:
     def merge(self, inputs: Sequence[BlockMeta]) -> tuple[PlanResult, Merge]:
         begun = time.perf_counter()
         result = compact(
-            synthetic.leased(inputs),
+            synthetic.lease(inputs),
             store=self._store,
             attempt="a1",
             scratch=self._scratch,

@@ -144,7 +144,7 @@ def segment(
     )
 
 
-def leased(inputs: Sequence[BlockMeta]) -> LeasedPlan:
+def lease(inputs: Sequence[BlockMeta]) -> LeasedPlan:
     """A plan of its own for each call, so that the same inputs can be merged many times."""
     number = next(_numbers)
     first = inputs[0]

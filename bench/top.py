@@ -42,7 +42,7 @@ from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact.run import run as compact
-from synthetic import TENANT, leased, load_now, segment, tell_of_neighbours
+from synthetic import TENANT, lease, load_now, segment, tell_of_neighbours
 
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 START = 1_790_000_000 * 10**9
@@ -129,7 +129,7 @@ def build(directory: Path, services: int, profiles: int) -> Fleet:
 
     def merge(blocks: list[BlockMeta]) -> list[BlockMeta]:
         result = compact(
-            leased(blocks), store=store, attempt="b", scratch=directory / "scratch", wall_ns=START
+            lease(blocks), store=store, attempt="b", scratch=directory / "scratch", wall_ns=START
         )
         return list(result.outputs)
 
