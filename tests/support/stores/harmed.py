@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from support.network.cut import Line, lines
 from support.stores import s3_server
 
+UNFINISHED = ".maar-tmp/"  # of a process that was killed while it wrote: no object, gone in an hour
+
 
 class HarmedStore(Protocol):
     name: str
@@ -63,7 +65,8 @@ class Directory:
 
     def list(self) -> set[str]:
         files = (path for path in self._path.rglob("*") if path.is_file())
-        return {str(path.relative_to(self._path)) for path in files}
+        found = {str(path.relative_to(self._path)) for path in files}
+        return {key for key in found if not key.startswith(UNFINISHED)}
 
     def read(self, key: str) -> bytes:
         return (self._path / key).read_bytes()
