@@ -13,8 +13,8 @@ from maar.metastore.replica.store_metrics import StoreMetrics
 from maar.metastore.views.stores import statuses
 from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
-from maar.model.ids import BlockId, StoreName
-from maar.model.stores import keys_at
+from maar.model.ids import BlockId, StoreName, Zone
+from maar.model.stores import StoreSet, StoreSpec, keys_at
 from maar.model.trouble import Trouble, Why
 from maar.ports.calls import LocalPort
 from support.clock.virtual_time import run_virtually, until
@@ -134,6 +134,10 @@ def test_stores_are_shown_with_what_they_hold_lack_and_have_damaged() -> None:
         "eu": (1, meta.size, 0, 1, True),
         "us": (0, 0, 1, 0, False),
     }
+    given = StoreSet((StoreSpec(MAIN), StoreSpec(StoreName("new"), "asia", (Zone("a"),))))
+    here = ("main", "eu", "new")
+    new = statuses(lake.state, [], here=here, given=given)[-1]
+    assert (new.name, new.region, new.zones) == ("new", "asia", ("a",)), "not in the log yet"
     other = statuses(lake.state, [(EU, TENANT)], here=("main",), tenant="somebody-else")
     assert {(each.blocks, each.missing, each.damaged) for each in other} == {(0, 0, 0)}
 

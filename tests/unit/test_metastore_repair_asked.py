@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maar.metastore.decide import repairs
+from maar.metastore.decide import jobs, repairs
 from maar.metastore.decide.stores import LEAVES, LOST, UNWANTED, WIPED
 from maar.metastore.records.effects import CopyAdded, CopyEnded, Refused, RepairEnded
 from maar.metastore.records.entries import (
@@ -12,12 +12,15 @@ from maar.metastore.records.entries import (
     PlanCompleted,
     PlanFailed,
     RepairAsked,
+    ScheduleSet,
 )
 from maar.metastore.views import repairs as views
+from maar.metastore.views import schedule
 from maar.model.errors import InvalidInput
 from maar.model.ids import TenantId
 from maar.model.plan import Account, JobId, PlanResult
 from maar.model.repair import LostBlock, RangeResult, RepairType
+from maar.model.schedule import ScheduleRule
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.plans.board import CommitPart
 from maar.services.repair.ranges import VNODES, vnode, vnodes
@@ -69,6 +72,26 @@ class TestAsked:
         commit(lake, plan, RangeResult(tokens=vnode(3)))
         assert views.last_asked(lake.state, VNODE_JOB).outcome == "running"
 
+    def test_a_range_in_pieces_that_was_repaired_lately_is_done_all_the_same(self) -> None:
+        """Neighbours less than an hour apart become one with the earlier time: what this run has
+        done must not look like what it has still to do.
+        """
+        lake = Lake()
+        block(lake)
+        for _ in range(2):
+            lake.fold.now += SECOND_NS
+            ask(lake)
+            plan = begin(lake, due(lake)[0])
+            for whole in vnodes():
+                half = whole.tokens // 2
+                for piece in (whole.part(0, half), whole.part(half, whole.tokens)):
+                    assert views.last_asked(lake.state, VNODE_JOB).outcome == "running"
+                    commit(lake, plan, RangeResult(tokens=piece))
+            assert views.last_asked(lake.state, VNODE_JOB).outcome == "completed"
+            finish(lake, plan)
+        known = lake.state.repairs.history.values()
+        assert {len(each.pieces) for each in known} == {1}, "what one run did becomes one"
+
     def test_a_second_wish_joins_the_first(self) -> None:
         lake = Lake()
         block(lake)
@@ -92,6 +115,24 @@ class TestAsked:
         assert spec.repair is not None
         done = {first.tokens, *first.empty}
         assert set(spec.repair.ranges) == set(vnodes()) - done
+
+    def test_what_was_never_repaired_as_a_whole_has_no_last_success(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        commit(lake, plan, RangeResult(tokens=vnode(3)))
+        ask(lake, wanted=False)
+        finish(lake, plan)
+        at = jobs.moment(lake.state, LeaseTime(lake.fold.now))
+        told = next(iter(views.told_jobs(lake.state, at)))
+        assert (told.max_repaired_at, told.age_s, told.repaired) == (None, None, 1)
+        assert told.why.startswith("it was never repaired as a whole; ")
+        known = jobs.look(lake.state, VNODE_JOB, jobs.JobRules(), at.now)
+        assert known is not None
+        assert known.is_due(at.now), "what is left is due all the same"
+        assert schedule.view(lake.state, known, at).last_success is None
+        assert not known.is_done
 
     def test_it_can_be_called_off(self) -> None:
         lake = Lake()
@@ -124,6 +165,13 @@ class TestAsked:
         assert (told.outcome, told.blocks, told.bytes) == ("would_run", 1, 2 * meta.size)
         assert views.dry_run(lake.state, INCREMENTAL_JOB).bytes == meta.size
         assert lake.state.index == index
+
+    def test_a_dry_run_counts_ranges_as_they_are_set_to_be(self) -> None:
+        lake = Lake()
+        meta = block(lake)
+        assert views.to_read(lake.state, VNODE_JOB).ranges() == VNODES
+        lake.fold.put(ScheduleSet(ScheduleRule(VNODE_JOB, size_target=-(-meta.size // 3))))
+        assert views.to_read(lake.state, VNODE_JOB).ranges() == VNODES + 2
 
 
 def test_copies_are_counted_for_whoever_asked() -> None:

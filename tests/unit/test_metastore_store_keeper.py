@@ -103,6 +103,20 @@ def test_two_names_for_one_place_are_refused() -> None:
     assert any("is the same place as store" in each for each in lake.keeper.blocked)
 
 
+def test_a_name_that_nobody_knows_any_more_is_told_with_the_way_out() -> None:
+    """A second name was first to mark the place, and was taken out of the settings again."""
+    lake = Kept()
+    lake.named[EU].create(MARKER, b"typo")
+    lake.step()
+    (sentence,) = lake.keeper.blocked
+    assert "the marker of a store typo, which neither the settings nor the log have" in sentence
+    assert MARKER in sentence
+    lake.named[EU].delete(MARKER)
+    lake.step()
+    assert lake.keeper.blocked == ()
+    assert lake.marker_in(EU) == EU
+
+
 def test_a_second_name_for_the_first_store_is_refused_though_its_marker_is_old() -> None:
     lake = Kept()
     lake.named[MAIN].create(MARKER, b"")
@@ -265,6 +279,28 @@ def test_a_store_that_leaves_is_drained_and_its_objects_go() -> None:
     for each in (one, two):
         assert not lake.holds(EU, each)
     audit.check_sums(lake.state)
+
+
+def test_a_store_that_is_given_up_and_away_is_to_be_taken_out_of_the_settings() -> None:
+    lake = Kept()
+    lake.replicate()
+    lake.named[EU].cut_off()
+    lake.step()
+    assert lake.keeper.blocked[0].startswith("store eu is unreachable: ")
+    told = remove(lake, EU, lost=True)
+    assert remove(lake, EU, lost=True, seen=told.list_id).done
+    lake.step()
+    assert lake.keeper.blocked == (
+        "store eu is unreachable, and holds nothing any more: take it out of the settings",
+    )
+
+
+def test_a_store_that_cannot_be_given_up_is_refused_before_anybody_is_asked() -> None:
+    lake = Kept()
+    lake.replicate()
+    lake.step()
+    with pytest.raises(Rejected, match="is the home of zone home"):
+        remove(lake, MAIN, lost=True)
 
 
 def test_a_drain_reads_the_remaining_copies_again_before_it_ends_a_location() -> None:

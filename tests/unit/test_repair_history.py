@@ -274,6 +274,17 @@ class TestVnode:
         assert known.pieces == (done(500, 3000, BASE),)
         assert last_repair(known, VNODE, VNODE, whole_only=True) is None
 
+    def test_what_a_run_has_repaired_stays_apart_from_what_is_older(self) -> None:
+        began = LeaseTime(BASE + 10)
+        known = extend(NO_HISTORY, VNODE, done(500, 3000, BASE))
+        known = extend(known, VNODE, done(500, 2000, LeaseTime(BASE + 11)), runs=(began,))
+        assert known.pieces == (
+            done(500, 2000, LeaseTime(BASE + 11)),
+            done(2000, 3000, BASE),
+        )
+        known = extend(known, VNODE, done(2000, 3000, LeaseTime(BASE + 12)), runs=(began,))
+        assert known.pieces == (done(500, 3000, LeaseTime(BASE + 11)),)
+
     def test_a_whole_repair_counts_for_both(self) -> None:
         known = extend(NO_HISTORY, VNODE, done(500, 2000, BASE))
         known = extend(known, VNODE, done(500, 3000, time(15, 0), work=2500))

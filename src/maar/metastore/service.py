@@ -352,8 +352,8 @@ class MetastoreService(Replica, LocalPort):
         leader_term = await self._confirmed_leader()
         state = leader_term.leader.state
         reported = [(each.store, each.tenant) for each in leader_term.damage.bad(state)]
-        here = self._stores.names()
-        return store_views.statuses(state, reported, here=here, tenant=tenant)
+        here, given = self._stores.names(), leader_term.given_stores()
+        return store_views.statuses(state, reported, here=here, given=given, tenant=tenant)
 
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
         return await (await self._leader()).rings.remove(zone, node)

@@ -260,6 +260,12 @@ class JobState(msgspec.Struct, frozen=True, gc=False):
     done: int = 0  # parts that are done in the present run …
     parts: int = 0  # … of so many
     on_demand: bool = False  # an operator waits for it: highest weight, and not paced
+    never_whole: bool = False  # some parts were never done: what `last_success` says is assumed
+
+    @property
+    def succeeded_at(self) -> LeaseTime | None:
+        """Its last success, if there was one; an assumed one is none."""
+        return None if self.never_whole else self.last_success
 
 
 class PlanScope(NamedTuple):

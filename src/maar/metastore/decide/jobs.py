@@ -94,7 +94,7 @@ class KnownJob(msgspec.Struct, frozen=True, gc=False):
     def is_done(self) -> bool:
         """Whether it really succeeded the last time, and nothing has come to do since."""
         found = self.found
-        return bool(found.nothing) or (found.last_success is not None and not found.unfinished)
+        return bool(found.nothing) or (found.succeeded_at is not None and not found.unfinished)
 
     def unsuccessful_since(self) -> LeaseTime:
         """Since when it has not succeeded although there was something to do."""

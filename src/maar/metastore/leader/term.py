@@ -239,6 +239,11 @@ class LeaderTerm:
             return f"the metastore's apply loop has made no progress for {stuck_s:.0f} s"
         return ""
 
+    def given_stores(self) -> StoreSet:
+        """Those of the settings, as they are now."""
+        given = self._deps.given_stores
+        return given() if given is not None else StoreSet()
+
     # ── what goes through the loop ─────────────────────────────────────────────────────────────
 
     async def ask(self, request: Request[T]) -> T:

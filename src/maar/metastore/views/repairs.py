@@ -65,7 +65,7 @@ def _job_status(state: MetaState, job: JobId, at: Moment) -> RepairJob:
     now = at.now
     known = jobs.look(state, job, jobs.JobRules(), now, down=at.down)
     found = known.found if known is not None else JobState(job, now, nothing="it has no blocks")
-    percent, since, done, ranges = percent_copied(state, job.tenant), found.last_success, 0, 0
+    percent, since, done, ranges = percent_copied(state, job.tenant), found.succeeded_at, 0, 0
     if job.type == RepairType.VNODE:
         done, ranges = found.done, found.parts
         percent = 100.0 * done / ranges if ranges else 100.0
@@ -129,9 +129,9 @@ def _why(state: MetaState, known: jobs.KnownJob, running: Plan | None, at: Momen
 def _how_far(found: JobState, now: LeaseTime) -> str:
     if found.unfinished:
         return "not all its blocks are at all their stores yet"
-    if found.last_success is None:
+    if found.succeeded_at is None:
         return "it was never repaired as a whole"
-    return f"its oldest part was repaired {span_text(now - found.last_success)} ago"
+    return f"its oldest part was repaired {span_text(now - found.succeeded_at)} ago"
 
 
 # ── one that somebody asked for ────────────────────────────────────────────────────────────────
@@ -168,7 +168,7 @@ def to_read(state: MetaState, job: JobId) -> ToRead:
         job.tenant,
         state.stores,
         tuple(rules.store_sets(state, job.tenant)),
-        REPAIRING.default_schedule(state.policy, job).size_target,
+        jobs.JobRules().in_force(state, job)[0].size_target,
     )
 
 

@@ -27,7 +27,7 @@ def view(state: MetaState, known: KnownJob, at: Moment) -> JobView:
     due, running = known.is_due(now), _running(state, known.id, now)
     why = "" if running else why_not(state, known, at)
     waits = known.schedule.interval_ns > 0 or known.found.on_demand
-    success = known.found.last_success
+    success = known.found.succeeded_at
     return JobView(
         job=known.id,
         state=status.status(
@@ -139,7 +139,7 @@ def _pattern(jobs_: JobId) -> str:
 
 def _priority(state: MetaState, known: KnownJob, at: Moment) -> Iterator[str]:
     found = known.urgency(at.now, state.policy.granularity_ns)
-    success, now = known.found.last_success, at.now
+    success, now = known.found.succeeded_at, at.now
     if known.found.nothing:
         return
     if success is None:

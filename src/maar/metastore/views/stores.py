@@ -8,33 +8,44 @@ from collections.abc import Iterable, Mapping
 from maar.metastore.state.copies import StoreCopies
 from maar.metastore.state.state import MetaState
 from maar.model.ids import StoreName, TenantId
-from maar.model.stores import StoreSpec
+from maar.model.stores import StoreSet, StoreSpec
 from maar.ports.operator.copies import StoreStatus
 
+NO_STORES = StoreSet()
 Reported = Iterable[tuple[StoreName, TenantId]]  # a bad copy: where, and whose
 
 
 def statuses(
-    state: MetaState, reported: Reported, *, here: Iterable[str], tenant: str = ""
+    state: MetaState,
+    reported: Reported,
+    *,
+    here: Iterable[str],
+    given: StoreSet = NO_STORES,
+    tenant: str = "",
 ) -> tuple[StoreStatus, ...]:
-    """`here`: the stores in the settings of this process."""
+    """`here`: the stores in the settings of this process, of which `given` says more. The log does
+    not know one that is alone, or that was never there.
+    """
     asked = [TenantId(tenant)] if tenant else None
     copies = state.blocks.copies.of_stores(asked)
     damaged = Counter(store for store, whose in reported if tenant in ("", whose))
     known = list(dict.fromkeys([*state.stores.names(), *map(StoreName, here)]))
     names = [*known, *sorted(copies.keys() - set(known))]
-    return tuple(_status(state, name, copies, damaged, frozenset(here)) for name in names)
+    counted = (copies, damaged, frozenset(here))
+    return tuple(
+        _status(state, state.stores.get(name) or given.get(name) or StoreSpec(name), *counted)
+        for name in names
+    )
 
 
 def _status(
     state: MetaState,
-    name: StoreName,
+    spec: StoreSpec,
     copies: Mapping[StoreName, StoreCopies],
     damaged: Mapping[StoreName, int],
     here: frozenset[str],
 ) -> StoreStatus:
-    spec = state.stores.get(name) or StoreSpec(name)
-    found = copies.get(name) or StoreCopies()
+    name, found = spec.name, copies.get(spec.name) or StoreCopies()
     return StoreStatus(
         name=name,
         region=spec.region,

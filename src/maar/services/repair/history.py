@@ -7,14 +7,15 @@ were made, and is looked at again when the range that it fell into is due.
 
 Only what lies within one of the fixed ranges counts for that range. Where repairs overlap, the
 later one counts; neighbours that were repaired less than an hour apart become one, with the earlier
-time, so that nothing ever seems to be repaired later than it was. Times are those when the repairs
-began.
+time, so that nothing ever seems to be repaired later than it was. What the present run has repaired
+stays apart from what is older: it would have to be done again, and again. Times are those when the
+repairs began.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -47,15 +48,22 @@ NO_HISTORY = VnodeHistory()
 
 
 def extend(
-    known: VnodeHistory, vnode: TokenRange, done: Repaired, *, pieces_max: int = PIECES_MAX
+    known: VnodeHistory,
+    vnode: TokenRange,
+    done: Repaired,
+    *,
+    runs: Collection[LeaseTime] = (),
+    pieces_max: int = PIECES_MAX,
 ) -> VnodeHistory:
-    """With one more repair; what is not within the range, or is older than all known, is none."""
+    """With one more repair; what is not within the range, or is older than all known, is none.
+    `runs`: when the runs began that go on.
+    """
     if not vnode.covers(done.tokens):
         return known
     whole = known.whole
     if done.tokens.tokens == vnode.tokens and (whole is None or done.started_at > whole.started_at):
         whole = done
-    pieces = merge_neighbours(split(vnode, (*known.pieces, done)))
+    pieces = merge_neighbours(split(vnode, (*known.pieces, done)), runs=runs)
     return VnodeHistory(whole, _limit(pieces, pieces_max))
 
 
@@ -143,15 +151,22 @@ def split(vnode: TokenRange, repairs: Iterable[Repaired]) -> tuple[Repaired, ...
 
 
 def merge_neighbours(
-    pieces: Sequence[Repaired], *, apart_ns: int = HOUR_NS
+    pieces: Sequence[Repaired], *, apart_ns: int = HOUR_NS, runs: Collection[LeaseTime] = ()
 ) -> tuple[Repaired, ...]:
-    """Neighbours that were repaired less than an hour apart as one, with the earlier time. No two
-    neighbours of the answer could be merged again.
+    """Neighbours that were repaired less than an hour apart as one, with the earlier time, but none
+    of a run with an older one. No two neighbours of the answer could be merged again.
     """
+
+    def alike(left: Repaired, right: Repaired) -> bool:
+        near = _touch(left, right) and _apart(left, right) < apart_ns
+        return near and all(
+            (left.started_at < began) == (right.started_at < began) for began in runs
+        )
+
     found: list[Repaired] = []
     for piece in pieces:
         joined = piece
-        while found and _touch(found[-1], joined) and _apart(found[-1], joined) < apart_ns:
+        while found and alike(found[-1], joined):
             joined = _join(found.pop(), joined)
         found.append(joined)
     return tuple(found)

@@ -176,7 +176,8 @@ class Repairing(KindRules):
         since = asked if asked is not None else LeaseTime(now - schedule.interval_ns)
         progress = vnode_progress(board, job.tenant, repairable, schedule, since=since)
         oldest = progress.oldest
-        if oldest is None and progress.newest is not None:  # some ranges were never repaired
+        never_whole = oldest is None and progress.newest is not None
+        if oldest is None and progress.newest is not None:  # what is left is due
             oldest = LeaseTime(min(now - schedule.interval_ns, progress.newest))
         stores = repairable[0]
         if len(repairable) > 1:
@@ -190,6 +191,7 @@ class Repairing(KindRules):
             done=progress.done,
             parts=progress.ranges,
             on_demand=asked is not None,
+            never_whole=never_whole,
         )
 
     def session(

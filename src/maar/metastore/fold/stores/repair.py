@@ -95,8 +95,21 @@ def _extend(
     done = Repaired(tokens, began, entry.work_ns if own else 0)
     known = state.repairs.history.pop(key, NO_HISTORY)  # the newest comes last
     known = trim(known, before=entry.forget_before)
-    state.repairs.history[key] = extend(known, vnode(number), done)
+    state.repairs.history[key] = extend(known, vnode(number), done, runs=_runs(state, plan))
     plans.trim(state.repairs.history, state.policy.ranges_max)
+
+
+def _runs(state: MetaState, plan: Plan) -> tuple[LeaseTime, ...]:
+    """When the runs of a plan's job began that go on: by schedule, and because somebody asked."""
+    job = _job(plan)
+    asked, record = state.repairs.asked.get(job), state.jobs.get(job)
+    began = (asked.at if asked else None, record.run_started if record else None)
+    return tuple(at for at in began if at is not None)
+
+
+def _job(plan: Plan) -> JobId:
+    assert plan.repair is not None
+    return JobId(plan.key.tenant, plan.kind, plan.repair.type)
 
 
 def _forget(state: MetaState, before: LeaseTime) -> None:
@@ -137,8 +150,7 @@ def _list_lost(
 def _answer(
     state: MetaState, plan: Plan, ranges: int, entry: SubrangeRepaired, effects: Effects
 ) -> Effects:
-    assert plan.repair is not None
-    job = JobId(plan.key.tenant, plan.kind, plan.repair.type)
+    job = _job(plan)
     asked = state.repairs.asked.get(job)
     if asked is None:
         return ()

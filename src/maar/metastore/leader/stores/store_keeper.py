@@ -46,6 +46,7 @@ READ_AT_ONCE = 32  # blocks that are read again before their copies end
 LOOKED_AT = 20_000  # blocks that one step looks at
 NAMED_MAX = 100  # blocks that an answer names
 THREADS = 4
+TAKE_OUT = "take it out of the settings"
 
 Item = TypeVar("Item")
 
@@ -143,7 +144,11 @@ class StoreKeeper:
         for name, outcome in zip(names, outcomes, strict=True):
             if isinstance(outcome, NotLeading):
                 raise outcome
-            if isinstance(outcome, MaarError):
+            if isinstance(outcome, MaarError) and self._is_drained(name):
+                self._tell(
+                    name, f"store {name} is unreachable, and holds nothing any more: {TAKE_OUT}"
+                )
+            elif isinstance(outcome, MaarError):
                 self._tell(name, f"store {name} is unreachable: {outcome}")
             elif outcome:
                 self._tell(name, outcome)
@@ -188,12 +193,23 @@ class StoreKeeper:
             mark(store, state.incarnation)  # of two names that come at once, one is first
             owner = _marker_name(store, state.incarnation) or ""
         if name != (owner or first):  # markers of single stores used to be empty
-            return (
-                f"store {name} is the same place as store {owner or first}, by the marker in it: "
-                "two names for one place would count copies that are none. It is not used"
-            )
+            return self._told_twice(name, StoreName(owner or first))
         self._wiped.discard(name)
         return ""
+
+    def _told_twice(self, name: StoreName, owner: StoreName) -> str:
+        state = self._leader.state
+        known = {*self._stores.names(), *state.stores.names(), *state.blocks.copies.holders()}
+        if owner in known:
+            return (
+                f"store {name} is the same place as store {owner}, by the marker in it: two names "
+                "for one place would count copies that are none. It is not used"
+            )
+        return (
+            f"store {name} has the marker of a store {owner}, which neither the settings nor the "
+            f"log have any more: call it {owner} again, or, if that was a second name for this "
+            f"place, remove {keys.marker(state.incarnation)} from it. It is not used"
+        )
 
     async def _refill_if_it_answers(self, name: StoreName) -> None:
         try:
@@ -291,12 +307,15 @@ class StoreKeeper:
         return ""
 
     def _tell_drained(self, name: StoreName) -> None:
-        state = self._leader.state
-        empty = name not in state.blocks.copies.holders() and not state.tombstones.of_store(name)
-        empty &= name in state.stores.leaving
-        if empty and name not in self._drained:
+        if self._is_drained(name) and name not in self._drained:
             self._drained.add(name)
-            log_.info("store %s is drained: take it out of the settings", name)
+            log_.info("store %s is drained: %s", name, TAKE_OUT)
+
+    def _is_drained(self, name: StoreName) -> bool:
+        """Whether it leaves, and the log knows nothing in it any more."""
+        state = self._leader.state
+        held = name in state.blocks.copies.holders() or state.tombstones.of_store(name)
+        return name in state.stores.leaving and not held
 
     # ── a store that is removed by hand ────────────────────────────────────────────────────────
 
@@ -310,6 +329,8 @@ class StoreKeeper:
             return self._removal(name)
         state = self._leader.state
         decisions.check_known(state, name)
+        if name not in state.stores.leaving:
+            decisions.leave(state, name)  # what cannot be is refused before anybody is asked
         chunks = [*decisions.chunks_with(state, name), *decisions.segment_chunks(state)]
         found = await self._threads.do(decisions.split_by_copies, chunks, name)
         only = tuple(meta.id for meta in found.only_here)
