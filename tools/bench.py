@@ -52,7 +52,7 @@ class Bench(NamedTuple):
 
 # The cheap ones first, and those that need a quiet machine before those that heat it up.
 PLAN = (
-    Bench("decoder.py", 25, compared=""),
+    Bench("decoder.py", 15, compared=""),
     Bench(
         "merging.py",
         40,
@@ -60,13 +60,13 @@ PLAN = (
         quick="--plans 2 --segments 2 --profiles 2 --rounds 1",
         compared="--plans 2 --rounds 1",
     ),
-    Bench("placement.py", 30, quick="--placements 2000 --rounds 1", compared="--rounds 2"),
+    Bench("placement.py", 20, quick="--placements 2000 --rounds 1", compared="--rounds 2"),
     Bench("placement_moves.py", 15),
     Bench("placement_quality.py", 45, "--minutes 360", "--minutes 5 --scenarios steady"),
-    Bench("puts.py", 20, quick="--minutes 5", compared="--minutes 20"),
-    Bench("schedule.py", 50, quick="--jobs 200 1000 --blocks 2000"),
-    Bench("prepare.py", 30, quick="--polls 30", compared="--polls 300"),
-    Bench("log.py", 40, "--seconds 2", "--seconds 0.3 --members 1"),
+    Bench("puts.py", 10, quick="--minutes 5", compared="--minutes 20"),
+    Bench("schedule.py", 30, quick="--jobs 200 1000 --blocks 2000"),
+    Bench("prepare.py", 20, quick="--polls 30", compared="--polls 300"),
+    Bench("log.py", 30, "--seconds 2", "--seconds 0.3 --members 1"),
     Bench(
         "metastore.py",
         80,
@@ -80,7 +80,7 @@ PLAN = (
         "--entries 100000 --etcd-entries 20000 --registrations 2000",
         "--registrations 100 --entries 1500 --etcd-entries 500 --quiet 0.5 --here",
     ),
-    Bench("failover.py", 80, "--times 4 --reads 500", "--times 1 --reads 20"),
+    Bench("failover.py", 60, "--times 4 --reads 500", "--times 1 --reads 20"),
     Bench("lone_push.py", 65, "--seconds 30 --warm 10", "--seconds 2 --warm 1"),
     Bench(
         "push.py",
@@ -117,7 +117,7 @@ PLAN = (
         "--profiles 800 --rounds 15",
     ),
     Bench("first_compaction.py", 70, "--seconds 30 --warm 10", "--warm 0.2 --seconds 1"),
-    Bench("read_amplification.py", 70, "--minutes 30", "--minutes 2 --merges 2 --workers 1"),
+    Bench("read_amplification.py", 90, "--minutes 20", "--minutes 2 --merges 2 --workers 1"),
     Bench(
         "compaction.py",
         80,
@@ -148,7 +148,7 @@ PLAN = (
         "--profiles 1000 --ages 3,8,2 --idle 3",
     ),
     Bench("plan_cost.py", 50, "--pushes 30 --idle 5", "--pushes 2 --idle 1"),
-    Bench("merge_memory.py", 60, "200", "20"),
+    Bench("merge_memory.py", 110, "120", "20"),
     Bench(
         "memory.py",
         80,
