@@ -234,7 +234,7 @@ def section_of(table: str) -> str:
         "| benchmark | number | value | ratio | baseline |",
         "|---|---|---|---|---|",
         *(
-            f"| `{file}` | {name} | {value} {unit} | {ratio} | {baseline} |"
+            f"| `bench/{file}` | {name} | {value} {unit} | {ratio} | {baseline} |"
             for file, name, value, unit, ratio, baseline in rows
         ),
     ]
