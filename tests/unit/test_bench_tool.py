@@ -46,7 +46,7 @@ def test_a_table_becomes_the_last_section_and_replaces_the_one_before() -> None:
     ]
     about = {"date": "2026-11-17", "commit": "abc1234", "machine": "2 cores"}
     section = TOOL["section_of"](TOOL["table_of"](results, **about))
-    assert "| `push.py` | push | 20.5 MB/s | 0.61 | zlib |" in section
+    assert "| `bench/push.py` | push | 20.5 MB/s | 0.61 | zlib |" in section
     assert "2026-11-17, commit abc1234" in section
     assert "- push.py: others ran too; do not quote it" in section
     assert "- top.py: was ended after its 80 s" in section
