@@ -127,12 +127,14 @@ class Server:
         except (urllib.error.URLError, OSError):
             return ""
 
-    def wait_until(self, condition: Callable[[], bool], within_s: float) -> None:
+    def wait_until(
+        self, condition: Callable[[], bool], within_s: float, *, every_s: float = MARGIN_S / 2
+    ) -> None:
         ends = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > ends or self.process.poll() is not None:
                 sys.exit(f"it did not come to that; see {self.directory}/log")
-            time.sleep(MARGIN_S / 2)
+            time.sleep(every_s)
 
     def metric(self, name: str) -> float:
         """A metric without labels; 0 for a revision that does not have it."""

@@ -27,7 +27,7 @@ from pathlib import Path
 from random import Random
 
 import synthetic
-from compaction_whole import OUTSIDE, TASKS, Push, blocks_below, cpu, plans_done, push_all
+from compaction_whole import OUTSIDE, TASKS, blocks_below, cpu, plans_done, push_all
 from maar.api.protocol.wire import PushRequest
 from memory import OURS, Server
 
@@ -36,7 +36,7 @@ DRAIN_S = 60.0
 SAMPLES, LOCATIONS = 4, 16
 
 
-def small_pushes(count: int) -> list[Push]:
+def small_pushes(count: int) -> list[bytes]:
     random, now_ns = Random(1), time.time_ns()
     made = []
     for number in range(count):
@@ -47,7 +47,7 @@ def small_pushes(count: int) -> list[Push]:
         time_ns = now_ns - (count - number) * 1_000_000
         raw = synthetic.pprof(random, time_ns=time_ns, samples=SAMPLES, locations=LOCATIONS)
         series.samples.add(raw_profile=raw)
-        made.append(Push(request.SerializeToString(), len(raw)))
+        made.append(request.SerializeToString())
     return made
 
 

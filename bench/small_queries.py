@@ -1,7 +1,7 @@
 """Small queries from HTTP to answer, each against the same query of another revision; and growth.
 
     python bench/small_queries.py [--base DIR] [--profiles 3000] [--rounds 25] [--tenfold]
-                                 [--services 20] [--days 0] [--corpus FILE] [--fresh 0]
+                                 [--services 20] [--days 0] [--usual] [--corpus FILE] [--fresh 0]
                                  [--url U [--url V]] [--age 36] [--top]
 
 Whole servers (`maar serve`) get the same profiles, compact them, and are asked in turns. `--base`
@@ -14,6 +14,8 @@ sequence of (u32 length, JSON, u32 length, push.v1.PushRequest), whose JSON has 
 time_ns. `--age` is how many seconds old the last segments get before they are merged; `--top` waits
 until all are at the top level, with short ages. `--fresh` pushes so many more, and asks again while
 they are segments. `--tenfold` pushes ten times as many and asks again: then a ratio is to before.
+With `--usual`, the base is a server of this revision with as many profiles of 20 services over 50
+minutes: what more services or days cost.
 
 Wall time is the median; CPU is of all processes of a server but its JVM, by query. What pushing and
 merging took is the CPU of all, by profile. Each line: name value unit ratio baseline.
@@ -22,7 +24,7 @@ merging took is the CPU of all, by profile. Each line: name value unit ratio bas
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
+import asyncio
 import gzip
 import http.client
 import json
@@ -43,6 +45,7 @@ from urllib.parse import urlsplit
 import httpx
 
 import synthetic
+from compaction_whole import push_all
 from maar.api.protocol.wire import PushRequest
 from maar.model.policy import CompactionSettings
 from maar.pprof.schema import Profile
@@ -56,8 +59,7 @@ TOP = len(AGES_S)
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 EMPTY = "empty"
 HERE = Path(__file__).parents[1]
-PUSHERS = 32
-PUSH = "/push.v1.PusherService/Push"
+PUSHERS = 200
 _LENGTH = struct.Struct("<I")
 
 
@@ -96,6 +98,7 @@ def main() -> None:
     parser.add_argument("--tenfold", action="store_true")
     parser.add_argument("--services", type=int, default=SERVICES)
     parser.add_argument("--days", type=int, default=0)
+    parser.add_argument("--usual", action="store_true")
     parser.add_argument("--corpus", type=Path)
     parser.add_argument("--fresh", type=int, default=0)
     parser.add_argument("--url", action="append", default=[])
@@ -104,15 +107,20 @@ def main() -> None:
     options = parser.parse_args()
     load = synthetic.load_now()
     work = _work(options)
+    lakes = [(HERE, work), *([(options.base.resolve(), work)] if options.base else [])]
+    if options.usual:
+        lakes.append((HERE, _make_up(options.profiles, SERVICES, days=0)))
     with ExitStack() as stack:
-        trees = [HERE, *([options.base.resolve()] if options.base else [])]
         servers = [Server(url, 0) for url in options.url]
         ages = SHORT_AGES_S if options.top else (options.age, *AGES_S[1:])
         grown = []
-        for tree in [] if options.url else trees:
+        for tree, held in [] if options.url else lakes:
             servers.append(stack.enter_context(serve(tree, ages)))
-            grown.append(fill(servers[-1], work, 0, options.profiles, top=options.top))
-        costs = measure(servers, work.about, options.rounds)
+            grown.append(fill(servers[-1], held, 0, options.profiles, top=options.top))
+        abouts = [work.about for _ in servers]
+        if options.usual:
+            abouts[-1] = lakes[-1][1].about
+        costs = measure(servers, abouts, options.rounds)
         tell(costs, with_base=len(servers) > 1)
         tell_growth(grown)
         pushed = options.profiles
@@ -120,11 +128,11 @@ def main() -> None:
             for server in servers:
                 push(server, work, pushed, pushed + options.fresh)
             pushed += options.fresh
-            fresh = measure(servers, work.about, options.rounds)
+            fresh = measure(servers, abouts, options.rounds)
             tell(fresh, with_base=len(servers) > 1, suffix="_fresh")
         if options.tenfold:
             ten = fill(servers[0], work, pushed, 10 * options.profiles, top=options.top)
-            (after,) = measure(servers[:1], work.about, options.rounds)
+            (after,) = measure(servers[:1], abouts[:1], options.rounds)
             tell_tenfold(costs[0], after)
             tell_growth([ten, *grown[:1]], suffix="_tenfold", baseline="a-tenth-of-the-profiles")
     synthetic.tell_of_neighbours(load)
@@ -241,20 +249,8 @@ def _make_up(profiles: int, services: int, days: int) -> Work:
 
 
 def push(server: Server, work: Work, first: int, end: int) -> None:
-    # A pool that closes what is idle beyond a bound may close what another thread has just taken.
-    kept = httpx.Limits(max_keepalive_connections=PUSHERS)
-    with (
-        httpx.Client(base_url=server.url, timeout=120, trust_env=False, limits=kept) as client,
-        concurrent.futures.ThreadPoolExecutor(PUSHERS) as threads,
-    ):
-
-        def push_one(number: int) -> None:
-            client.post(
-                PUSH, content=work.body(number), headers={"content-type": "application/proto"}
-            ).raise_for_status()
-
-        for _ in threads.map(push_one, range(first, end)):
-            pass
+    bodies = map(work.body, range(first, end))
+    asyncio.run(push_all(urlsplit(server.url).port or 80, bodies, PUSHERS))
 
 
 def fill(server: Server, work: Work, first: int, end: int, *, top: bool) -> Growth:
@@ -308,19 +304,20 @@ def questions(about: About) -> dict[str, tuple[str, dict[str, Any]]]:
     }
 
 
-def measure(servers: list[Server], about: About, rounds: int) -> list[dict[str, Cost]]:
+def measure(servers: list[Server], abouts: list[About], rounds: int) -> list[dict[str, Cost]]:
     """What each query costs each server; they take turns, so that neighbours slow down both. The
     client is the plainest there is: its own time would be most of a small query.
     """
     found: list[dict[str, Cost]] = [{} for _ in servers]
     clients = [http.client.HTTPConnection(urlsplit(s.url).netloc, timeout=120) for s in servers]
-    for name, (method, body) in questions(about).items():
+    asked = [questions(about) for about in abouts]
+    for name in asked[0]:
         walls: list[list[float]] = [[] for _ in servers]
         cpus = [0.0 for _ in servers]
         for number in range(-2, rounds):  # two to get warm
             for place, (server, client) in enumerate(zip(servers, clients, strict=True)):
                 before, start = cpu_s(server.pid), time.perf_counter()
-                ask(client, method, body)
+                ask(client, *asked[place][name])
                 if number >= 0:
                     walls[place].append((time.perf_counter() - start) * 1000)
                     cpus[place] += cpu_s(server.pid) - before

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from maar.block.decode.interning import SeenIds
 from maar.block.decode.to_tables import decode_profiles
 from maar.block.format import writer
 from maar.block.format.dictionary import trim
@@ -303,6 +305,59 @@ def test_the_first_of_equal_ids_stays() -> None:
     alike = pa.array([one + other for one in halves for other in halves], pa.binary(16))
     assert not later_ones([id_words(alike)])[0].any(), "an id is all of its bytes"
     assert np.array(id_words(columns[0][1:])).shape == (1, 2)
+
+
+def test_ids_that_come_one_after_the_other_are_fresh_once() -> None:
+    """The oracle is a set of Python's; some ids differ in one half only."""
+    random = Random(5)
+    halves = [random.randbytes(8) for _ in range(60)]
+    seen, met = SeenIds(seed="any"), set[bytes]()
+    for size in (0, 1, 700, 3, 2_000):
+        ids = [random.choice(halves) + random.choice(halves) for _ in range(size)]
+        expected = [one not in met and not met.add(one) for one in ids]  # type: ignore[func-returns-value]
+        assert seen.add(id_words(pa.array(ids, pa.binary(16)))).tolist() == expected
+    assert len(met) > 1_500, "the table has grown, and ids came again"
+
+
+def written(table: pa.Table, path: Path) -> Run:
+    with TableWriter(path, "samples") as writer:
+        writer.add(table)
+    return Run(name="Run", tables={"samples": path})
+
+
+def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index(name), table.schema.field(name), values)
+
+
+@pytest.mark.parametrize("column", ["sample", "span_id", "sample_labels"])
+def test_what_a_row_group_does_not_have_comes_back_as_nulls(tmp_path: Path, column: str) -> None:
+    """Once no service has the column, and once one of several."""
+    table = held(some_runs(4, runs=1, profiles=30)[0], "samples")
+    spans = pa.array(["a span"] * table.num_rows, pa.string())
+    whole = with_column(table, "span_id", spans)
+    none = with_column(whole, column, pa.nulls(whole.num_rows, whole[column].type))
+    assert whole[column].null_count < whole.num_rows, "the test needs some"
+    first = whole["service"][0].as_py()
+    others = pc.not_equal(whole["service"].cast(pa.string()), first)
+    mixed = pa.concat_tables([whole.filter(pc.invert(others)), none.filter(others)])
+    for number, table in enumerate((none, mixed)):
+        run = written(table.unify_dictionaries(), tmp_path / f"{number}.parquet")
+        for names in (None, ("service", column), (column,)):
+            read = pa.concat_tables(run.read("samples", budget=1 << 20, columns=names))
+            expected = table.select(names) if names else table
+            assert read.to_pylist() == expected.to_pylist()
+
+
+def test_hashes_have_no_statistics_and_all_else_has(tmp_path: Path) -> None:
+    """Whoever prunes finds bounds, and nobody pays for those that exclude nothing."""
+    run = some_runs(4, runs=1, profiles=30)[0]
+    for name, layout in LAYOUTS.items():
+        with TableWriter(tmp_path / name, name) as writer:
+            writer.add(held(run, name))
+        group = pq.read_metadata(tmp_path / name).row_group(0)
+        columns = [group.column(leaf) for leaf in range(group.num_columns)]
+        without = {each.path_in_schema.split(".")[0] for each in columns if not each.statistics}
+        assert without == set(layout.hashes)
 
 
 def test_a_file_of_another_format_is_corrupt_and_named(tmp_path: Path) -> None:

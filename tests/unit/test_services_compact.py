@@ -19,6 +19,7 @@ from maar.model.block import SEGMENT_TABLE, TABLES, BlockMeta, Kind
 from maar.model.errors import AlreadyExists, Corrupt, StoreFull
 from maar.model.ids import MAIN_STORE, TenantId, block_time_ns
 from maar.model.plan import Account, PlanResult
+from maar.model.predicate import EVER_NS, Mask
 from maar.model.profile import RawProfile
 from maar.model.stores import keys_at
 from maar.model.time import DAY_NS, utc_day
@@ -94,6 +95,21 @@ def test_the_same_attempt_twice_meets_its_own_keys(bench: Bench) -> None:
         compact(plan, store=bench.store, attempt="a", scratch=bench.scratch, wall_ns=0)
     again = compact(plan, store=bench.store, attempt="b", scratch=bench.scratch, wall_ns=0)
     assert again.account.kept == 1
+
+
+def test_a_segment_that_is_deleted_takes_no_copy_along_that_came_after(bench: Bench) -> None:
+    """The first two were pushed, deleted, and one of them was pushed again; twice."""
+    first, second, other = some(2, 1, time_ns=NOON_NS) + some(1, 2, time_ns=NOON_NS + DAY_NS)
+    segments = [bench.segment(each) for each in ([first, second], [first, other], [first, other])]
+    until = NOON_NS + DAY_NS
+    hidden = Mask(tenant=TENANT, service="", from_ns=0, until_ns=until)
+    others = Mask(tenant=TenantId("other"), service="", from_ns=0, until_ns=EVER_NS)
+    plan = msgspec.structs.replace(bench.plan(segments), masks=((hidden,), (others,), ()))
+    result = compact(plan, store=bench.store, attempt="a", scratch=bench.scratch, wall_ns=WALL_NS)
+    assert result.account == Account(kept=2, duplicates=2, quarantined=0, deleted=2)
+    blocks = list(result.outputs)
+    assert [bench.get(blocks, each.id) for each in (first, other)] != [[], []]
+    assert bench.get(blocks, second.id) == []
 
 
 def test_what_cannot_be_decoded_goes_to_quarantine_and_is_still_readable(bench: Bench) -> None:

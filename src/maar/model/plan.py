@@ -97,6 +97,14 @@ class Account(msgspec.Struct, frozen=True, array_like=True):
     def total(self) -> int:
         return self.kept + self.duplicates + self.quarantined + self.deleted
 
+    def __add__(self, other: Account) -> Account:
+        return Account(
+            self.kept + other.kept,
+            self.duplicates + other.duplicates,
+            self.quarantined + other.quarantined,
+            self.deleted + other.deleted,
+        )
+
 
 class PlanResult(msgspec.Struct, frozen=True, array_like=True):
     """What an attempt made: the exact objects, and nothing else will ever be read (S3)."""

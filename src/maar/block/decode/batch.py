@@ -62,9 +62,10 @@ class Batch:
     mapping_build_id: Int
     mapping_flags: Int
 
-    def number(self, profile: int, index: int) -> int:
-        """The batch's number of a profile's string."""
-        return int(self.string_number[int(self.string_base[profile]) + index])
+    def text(self, index: Int, each: Int | int = 1) -> pa.Array:
+        """Strings by their profiles' own indexes, of which every profile has `each`."""
+        base = np.repeat(self.string_base[: len(self.profiles)], each)
+        return self.strings.text.take(pa.array(self.string_number[base + index]))
 
     def services(self) -> tuple[list[str], Int]:
         """The different services, sorted, and each profile's place among them."""

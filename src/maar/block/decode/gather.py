@@ -57,21 +57,6 @@ class _Room:
         return ProfileNumbers._make([*parts, parts[-1].view(np.int32)])
 
 
-class _Texts:
-    """Strings of a pool as text, each decoded once."""
-
-    def __init__(self, strings: Pool) -> None:
-        self._strings = strings
-        self._known: dict[int, str] = {}
-
-    def text(self, number: int) -> str:
-        known = self._known.get(number)
-        if known is None:
-            first, end = self._strings.offset[number : number + 2].tolist()
-            known = self._known[number] = bytes(self._strings.arrays.words[first:end]).decode()
-        return known
-
-
 class Gather:
     """Profiles of one tenant's day, until they are written."""
 
@@ -95,7 +80,6 @@ class Gather:
         )
         self._known = np.zeros(2 * len(self._pools), np.int64)
         self._room = _Room()
-        self._texts = _Texts(self._strings)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -126,7 +110,6 @@ class Gather:
             comment=tables.comments.copy(),
             period_types=tables.period_type[:, 0].copy(),
             scalars=tables.scalars.copy(),
-            text=self._texts.text,  # not a method of this: who is in a circle is freed late
         )
         self._kept.append(kept)
         self._kept_bytes += kept.nbytes
@@ -225,6 +208,8 @@ class GatheredTables:
             strings,
             profiles=[each.raw for each in kept],
             columns=kept,
+            string_base=np.zeros(len(kept), np.int64),  # they have numbers of strings already
+            string_number=np.arange(len(strings.text)),
             sample_base=self._sample_base,
             sample_label_offset=_base(np.concatenate(counts)),
             label_key=labels[0],

@@ -156,11 +156,11 @@ def _hash_bytes(keys: Any, data: Any, start: Any, size: Any) -> Any:
 
 
 @inline
-def _hash_words(keys: Any, data: Any, size: Any) -> Any:
+def _hash_words(keys: Any, data: Any, start: Any, size: Any) -> Any:
     state = np.uint64(size) * keys[np.uint64(0)]
     key = np.uint64(1)
     for item in range(size):
-        state = _add_word(state, np.uint64(data[np.uint64(item)]), keys[key])
+        state = _add_word(state, np.uint64(data[np.uint64(start + item)]), keys[key])
         key += np.uint64(1)
         if key == np.uint64(_KEYS):
             state = _mix(state) * keys[np.uint64(0)]
@@ -246,10 +246,39 @@ class ProfileNumbers(NamedTuple):
     short_words: Any  # the same memory as int32
 
 
+class SeenIds:
+    """Ids of 16 bytes that were met."""
+
+    def __init__(self, *, seed: str) -> None:
+        self._pool = Pool(np.int64, hash_keys(seed))
+
+    def add(self, ids: Any) -> Any:
+        """Which of some ids, given as pairs of words, were never met before."""
+        words = np.array(ids, np.uint64).reshape(-1).view(np.int64)
+        fresh = np.empty(words.size // ID_WORDS, np.bool_)
+        pool = self._pool
+        arrays = pool.reserve(fresh.size, words.size)
+        pool.count = mark_fresh(arrays, pool.count, words, fresh)
+        pool.size = ID_WORDS * pool.count
+        return fresh
+
+
+ID_WORDS = 2
 FUNCTION = 4
 MAPPING = 2
 HEAD = 3  # words of a location before those of its lines
 LINE = 3
+
+
+@kernel
+def mark_fresh(pool: Any, count: Any, ids: Any, fresh: Any) -> Any:
+    """Which ids are new; how many are known afterwards."""
+    for row in range(fresh.shape[0]):
+        first = ID_WORDS * row
+        hashed = _hash_words(pool[4], ids, first, ID_WORDS)
+        fresh[row] = _number_words(pool, count, ids, first, ID_WORDS, hashed) == count
+        count += fresh[row]
+    return count
 
 
 @kernel
@@ -325,7 +354,7 @@ def _number_columns(
     for column in range(table.shape[1]):
         for word in range(size):
             words[word] = table[first + word, column]
-        found = _number_words(pool, count, words, 0, size, _hash_words(pool[4], words, size))
+        found = _number_words(pool, count, words, 0, size, _hash_words(pool[4], words, 0, size))
         number[column] = found
         if found == count:
             count += 1
@@ -375,7 +404,7 @@ def _number_locations(pool: Any, count: Any, tables: Any, functions: Any, number
             words[2] = address - mappings[1, owner] + mappings[3, owner]
         elif not symbol:
             words[2] = address
-        found = _number_words(pool, count, words, 0, at, _hash_words(pool[4], words, at))
+        found = _number_words(pool, count, words, 0, at, _hash_words(pool[4], words, 0, at))
         numbers.location[row] = found
         if found == count:
             count += 1
@@ -394,7 +423,7 @@ def _number_stacks(
         for at in range(samples[0, sample], samples[0, sample + 1]):
             words[np.uint64(size)] = known[np.uint64(refs[np.uint64(at)])]
             size += 1
-        found = _number_words(pool, count, words, 0, size, _hash_words(pool[4], words, size))
+        found = _number_words(pool, count, words, 0, size, _hash_words(pool[4], words, 0, size))
         stack[sample] = found
         if found == count:
             count += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,6 @@ class KeptProfile:
     comment: Int
     period_types: Int  # type and unit
     scalars: Int  # at the places that wire names
-    text: Callable[[int], str]
 
     @property
     def samples(self) -> int:

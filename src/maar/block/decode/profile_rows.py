@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from maar.block.decode.batch import Batch
 from maar.block.decode.sample_labels import Labelled
-from maar.block.format.tables import MAPPING, PROFILES, ColumnMakers
+from maar.block.format.hashing import Int
+from maar.block.format.tables import MAPPING, PROFILES, SAMPLE_TYPE, ColumnMakers
 from maar.pprof.columns import Columns
 
 
@@ -17,24 +18,27 @@ def profiles_of(batch: Batch, labels: Labelled) -> ColumnMakers:
     raws, columns = batch.profiles, batch.columns
 
     def text(pick: Callable[[Columns], int]) -> pa.Array:
-        return pa.array([each.text(pick(each)) for each in columns], pa.string())
+        return batch.text(np.array([pick(each) for each in columns], np.int64))
 
     def int64(values: Iterable[int]) -> pa.Array:
         return pa.array(list(values), pa.int64())
 
+    def texts(pick: Callable[[Columns], Int]) -> tuple[pa.Array, pa.Array]:
+        """Several strings of each profile, and where those of each begin."""
+        parts = [pick(each) for each in columns]
+        counts = np.array([part.size for part in parts], np.int64)
+        offset = np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])
+        return batch.text(np.concatenate(parts), counts), pa.array(offset)
+
     def sample_types() -> pa.Array:
-        types = [
-            [
-                {"type": each.text(kind), "unit": each.text(unit)}
-                for kind, unit in zip(each.sample_type, each.sample_unit, strict=True)
-            ]
-            for each in columns
-        ]
-        return pa.array(types, PROFILES.field("sample_types").type)
+        kinds, offset = texts(lambda each: each.sample_type)
+        units, _ = texts(lambda each: each.sample_unit)
+        pairs = pa.StructArray.from_arrays([kinds, units], fields=list(SAMPLE_TYPE))
+        return pa.ListArray.from_arrays(offset, pairs, type=PROFILES.field("sample_types").type)
 
     def comments() -> pa.Array:
-        found = [[each.text(index) for index in each.comment] for each in columns]
-        return pa.array(found, PROFILES.field("comments").type)
+        found, offset = texts(lambda each: each.comment)
+        return pa.ListArray.from_arrays(offset, found, type=PROFILES.field("comments").type)
 
     def times() -> pa.Array:
         micros = int64(raw.time_ns // 1000 for raw in raws)

@@ -34,6 +34,12 @@ def _is_coded(kind: Any) -> bool:
     return bool(pa.types.is_dictionary(kind.value_type if pa.types.is_list(kind) else kind))
 
 
+def codes_of(array: pa.DictionaryArray) -> Any:
+    """The place of each row's value in the dictionary, or -1 for a null."""
+    codes = array.indices
+    return (codes.fill_null(-1) if codes.null_count else codes).to_numpy()
+
+
 def _trim(array: Any) -> Any:
     if pa.types.is_list(array.type) and _is_coded(array.type):
         offsets = array.offsets.to_numpy()
@@ -41,7 +47,7 @@ def _trim(array: Any) -> Any:
         return pa.ListArray.from_arrays(moved, _trim(array.flatten()), type=array.type)
     if not pa.types.is_dictionary(array.type):
         return array
-    codes = array.indices.fill_null(-1).to_numpy()
+    codes = codes_of(array)
     if len(array.dictionary) > codes.size:
         return _take_few(array.dictionary, codes)
     used = np.zeros(len(array.dictionary) + 1, np.bool_)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from maar.block.format.dictionary import codes_of
 from maar.block.format.hashing import Int
 
 
@@ -22,7 +23,16 @@ def sorted_table(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
     keys = [numbers for numbers in keys if (numbers != numbers[0]).any()]
     if not keys:
         return table
-    return table.take(pa.array(_order(keys)))
+    return _take(table, pa.array(_order(keys)))
+
+
+def _take(table: pa.Table, rows: pa.Array) -> pa.Table:
+    """All rows in another order; columns that have nothing stay as they are."""
+    columns = [
+        column if column.null_count == len(column) else column.take(rows)
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _order(keys: list[Int]) -> Int:
@@ -155,7 +165,7 @@ def _numbers(array: pa.Array) -> list[tuple[Int, Int | None]]:
 
 
 def _codes(array: pa.DictionaryArray) -> Int:
-    codes: Int = array.indices.cast(pa.int64()).fill_null(-1).to_numpy()
+    codes: Int = codes_of(array).astype(np.int64)
     return codes
 
 

@@ -225,7 +225,7 @@ def read_datasets(open_file: Any, datasets: Iterable[Dataset]) -> Iterator[RawPr
     at_once = sum(dataset.size for dataset in wanted) <= ROW_GROUP_BYTES
     runs = [groups] if at_once else [[group] for group in groups]
     found = 0
-    for profile in (each for run in runs for each in _profiles(read_rows(parquet, run))):
+    for profile in (each for run in runs for each in profiles_of_rows(read_rows(parquet, run))):
         if (profile.tenant, profile.service) not in names:
             raise Corrupt(
                 f"A segment holds {profile.service} of {profile.tenant} where the index says that "
@@ -241,20 +241,26 @@ def read_datasets(open_file: Any, datasets: Iterable[Dataset]) -> Iterator[RawPr
 
 
 def read_groups(parquet: pq.ParquetFile, groups: Iterable[int]) -> Iterator[RawProfile]:
-    """The profiles of some row groups of an opened segment; small ones are read together, since
-    every read costs a third of a millisecond.
+    """The profiles of some row groups of an opened segment."""
+    for rows in read_pieces(parquet, groups):
+        yield from profiles_of_rows(rows)
+
+
+def read_pieces(parquet: pq.ParquetFile, groups: Iterable[int]) -> Iterator[pa.Table]:
+    """The rows of some row groups of an opened segment; small ones are read together, since every
+    read costs a third of a millisecond.
     """
     together: list[int] = []
     held = 0
     for group in groups:
         size = parquet.metadata.row_group(group).total_byte_size
         if together and held + size > ROW_GROUP_BYTES:
-            yield from _profiles(read_rows(parquet, together))
+            yield read_rows(parquet, together)
             together, held = [], 0
         together.append(group)
         held += size
     if together:
-        yield from _profiles(read_rows(parquet, together))
+        yield read_rows(parquet, together)
 
 
 def count_causes(open_file: Any) -> Counter[str]:
@@ -349,7 +355,7 @@ def read_rows(
         ) from error
 
 
-def _profiles(table: pa.Table) -> Iterator[RawProfile]:
+def profiles_of_rows(table: pa.Table) -> Iterator[RawProfile]:
     columns = [table[name].to_pylist() for name in SCHEMA.names]
     for tenant, service, labels, types, profile, time, duration, samples, size, payload in zip(
         *columns, strict=True

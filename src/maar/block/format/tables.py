@@ -122,6 +122,8 @@ class Layout:
     by_service: bool  # row groups are cut where the service changes
     unique: str = ""  # the id of which a block has one row
     compact: tuple[str, ...] = ()  # text that repeats: dictionary codes in memory
+    sparse: tuple[str, ...] = ()  # null, and no empty list, where there is nothing to say
+    hashes: tuple[str, ...] = ()  # whose bounds say nothing: no statistics
 
     @property
     def working(self) -> pa.Schema:
@@ -131,9 +133,14 @@ class Layout:
     @property
     def dictionary_columns(self) -> list[str]:
         """Parquet columns with dictionary pages: all but the ids that never repeat."""
-        return [
-            path for field in self.schema if field.name != self.unique for path in _leaves(field)
-        ]
+        return self._leaves_without((self.unique,))
+
+    @property
+    def statistics_columns(self) -> list[str]:
+        return self._leaves_without(self.hashes)
+
+    def _leaves_without(self, names: tuple[str, ...]) -> list[str]:
+        return [path for field in self.schema if field.name not in names for path in _leaves(field)]
 
     @property
     def read_dictionary(self) -> list[str]:
@@ -167,6 +174,8 @@ LAYOUTS = {
         key=("service", "profile_type", "series_id", "time", "stack_id"),
         by_service=True,
         compact=("service", "profile_type"),
+        sparse=("sample", "span_id", "sample_labels"),
+        hashes=("profile_id", "stack_id"),
     ),
     "profiles": Layout(
         schema=PROFILES,
@@ -174,6 +183,7 @@ LAYOUTS = {
         by_service=True,
         unique="profile_id",
         compact=("service",),
+        hashes=("profile_id",),
     ),
     "stacks": Layout(
         schema=STACKS,
@@ -181,6 +191,7 @@ LAYOUTS = {
         by_service=True,
         unique="stack_id",
         compact=("service", "leaf", "functions"),
+        hashes=("stack_id", "location_ids"),
     ),
     "locations": Layout(
         schema=LOCATIONS,
@@ -188,6 +199,7 @@ LAYOUTS = {
         by_service=False,
         unique="location_id",
         compact=("mapping", "build_id"),
+        hashes=("location_id",),
     ),
     "series": Layout(
         schema=SERIES,

@@ -1,4 +1,4 @@
-"""Write sorted tables as Parquet: row groups of one service, bounded, with full statistics."""
+"""Write sorted tables as Parquet: row groups of one service, bounded, with statistics."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class TableWriter:
             compression_level=3 if compression == "zstd" else None,
             use_dictionary=self._layout.dictionary_columns,
             dictionary_pagesize_limit=DICTIONARY_PAGE_BYTES,
+            write_statistics=self._layout.statistics_columns,
             write_page_index=True,
+            max_rows_per_page=ROW_GROUP_ROWS,
             store_schema=False,
         )
         self._writer.add_key_value_metadata({FORMAT_KEY: FORMAT})

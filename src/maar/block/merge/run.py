@@ -100,18 +100,26 @@ class Run:
                 yield chosen.slice(start, step)
             return
         parquet = self._open(table)
-        names = columns or tuple(LAYOUTS[table].schema.names)
-        schema = pa.schema([LAYOUTS[table].working.field(name) for name in names])
+        layout = LAYOUTS[table]
+        names = columns or tuple(layout.schema.names)
+        schema = pa.schema([layout.working.field(name) for name in names])
         try:
             for group in range(parquet.num_row_groups):
                 facts = parquet.metadata.row_group(group)
-                if LAYOUTS[table].by_service and not _overlaps(facts, parquet, share):
+                if layout.by_service and not _overlaps(facts, parquet, share):
                     continue
                 values = sum(facts.column(leaf).num_values for leaf in range(facts.num_columns))
                 size = values * _BYTES_PER_VALUE
                 step = self._rows_within(budget, facts.num_rows, size)
-                for batch in parquet.iter_batches(step, row_groups=[group], columns=list(names)):
-                    arrays = [batch.column(name) for name in names]
+                empty = _empty_columns(facts) & set(layout.sparse)
+                read = [name for name in names if name not in empty]
+                for batch in parquet.iter_batches(step, row_groups=[group], columns=read):
+                    arrays = [
+                        pa.nulls(batch.num_rows, schema.field(name).type)
+                        if name in empty
+                        else batch.column(name)
+                        for name in names
+                    ]
                     yield pa.Table.from_arrays(arrays, schema=schema)
         except (pa.ArrowException, OSError) as error:
             raise Corrupt(
@@ -181,6 +189,19 @@ def _values_in(table: pa.Table) -> int:
     lists = [column for column in table.columns if pa.types.is_list(column.type)]
     nested = sum(len(chunk.values) for column in lists for chunk in column.chunks)
     return int(table.num_rows * table.num_columns + nested)
+
+
+def _empty_columns(facts: Any) -> set[str]:
+    """Columns of which a row group has no value, as its statistics say."""
+    empty: set[str] = set()
+    filled: set[str] = set()
+    for leaf in range(facts.num_columns):
+        column = facts.column(leaf)
+        known = column.statistics
+        nothing = known is not None and known.has_null_count
+        nothing = nothing and known.null_count == column.num_values
+        (empty if nothing else filled).add(column.path_in_schema.partition(".")[0])
+    return empty - filled
 
 
 def _overlaps(facts: Any, parquet: pq.ParquetFile, share: RunShare) -> bool:

@@ -13,24 +13,22 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maar.block.decode import to_tables
-from maar.block.format import hidden as hiding
+from maar.block.decode.interning import SeenIds
 from maar.block.format.hashing import ALL_BITS
-from maar.block.format.segment import open_segment, read_groups
-from maar.block.merge.duplicates import id_words, later_ones
+from maar.block.format.hidden import without_hidden
+from maar.block.format.segment import open_segment, profiles_of_rows, read_pieces
+from maar.block.merge.duplicates import id_words
 from maar.block.merge.run import Run
 from maar.block.read.fetch import fetch, run_of_block
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId
 from maar.model.plan import Account, LeasedPlan, PlanResult
-from maar.model.predicate import Mask
 from maar.ports.stores.object_store import ObjectStore
 from maar.ports.stores.stores import Stores
 from maar.services.compact.rules import COMPACT, adoptable, adoption_result
@@ -130,40 +128,28 @@ class _Compaction:
         """Level 0: tenant by tenant, so that one tenant's data is in memory at a time."""
         segments = [self._segment(meta) for meta in self.plan.inputs]
         tenants = sorted({each.tenant for meta in self.plan.inputs for each in meta.datasets})
-        kept = duplicates = quarantined = deleted = 0
-        for tenant in tenants:
-            pool = ProfilePool(
-                self.merger,
-                tenant,
-                seed=self.seed,
-                sizes=self.sizes.decoding,
-                id_mask=self.id_mask,
-            )
-            groups = [_groups_of(meta, tenant) for meta in self.plan.inputs]
-            hidden = [
-                _hidden_rows(segment, rows, self._masks(at, tenant))
-                for at, (segment, rows) in enumerate(zip(segments, groups, strict=True))
-            ]
-            repeated = later_ones(
-                [
-                    id_words(_ids(segment, rows).filter(pa.array(~gone)))
-                    for segment, rows, gone in zip(segments, groups, hidden, strict=True)
-                ]
-            )
-            for segment, rows, gone, flags in zip(segments, groups, hidden, repeated, strict=True):
-                dropped = gone.copy()
-                dropped[~gone] = flags
-                for profile, drop in zip(read_groups(segment, rows), dropped.tolist(), strict=True):
-                    if not drop:
-                        pool.add(profile)
-            duplicates += sum(int(flags.sum()) for flags in repeated)
-            deleted += sum(int(gone.sum()) for gone in hidden)
-            kept += pool.publish()
-            quarantined += pool.quarantined
-        return Account(kept, duplicates, quarantined, deleted)
+        accounts = (self._tenant_of_segments(tenant, segments) for tenant in tenants)
+        return sum(accounts, Account(0, 0, 0))
 
-    def _masks(self, at: int, tenant: TenantId) -> list[Mask]:
-        return [mask for mask in self.plan.masks_of(at) if mask.tenant == tenant]
+    def _tenant_of_segments(self, tenant: TenantId, segments: list[pq.ParquetFile]) -> Account:
+        pool = ProfilePool(
+            self.merger, tenant, seed=self.seed, sizes=self.sizes.decoding, id_mask=self.id_mask
+        )
+        seen = SeenIds(seed=self.seed)
+        duplicates = deleted = 0
+        for at, (meta, segment) in enumerate(zip(self.plan.inputs, segments, strict=True)):
+            masks = [mask for mask in self.plan.masks_of(at) if mask.tenant == tenant]
+            for rows in read_pieces(segment, _groups_of(meta, tenant)):
+                # A copy that is deleted must not stand for one that stays.
+                left = without_hidden(rows, masks) if masks else rows
+                fresh = seen.add(id_words(left["profile_id"]))
+                deleted += rows.num_rows - left.num_rows
+                duplicates += int((~fresh).sum())
+                for profile, is_fresh in zip(profiles_of_rows(left), fresh.tolist(), strict=True):
+                    if is_fresh:
+                        pool.add(profile)
+        kept = pool.publish()
+        return Account(kept, duplicates, pool.quarantined, deleted)
 
     def from_blocks(self) -> Account:
         """Level 1 and up: day by day, since a block belongs to one day."""
@@ -199,19 +185,6 @@ class _Compaction:
                 f"datasets, and the index says {meta.profiles}. Restore the object from a copy."
             )
         return parquet
-
-
-def _ids(segment: pq.ParquetFile, rows: list[int]) -> pa.ChunkedArray:
-    return segment.read_row_groups(rows, columns=["profile_id"])["profile_id"]
-
-
-def _hidden_rows(segment: pq.ParquetFile, rows: list[int], masks: list[Mask]) -> Any:
-    """Which profiles of some row groups are to be deleted."""
-    if not masks:
-        count = sum(segment.metadata.row_group(row).num_rows for row in rows)
-        return np.zeros(count, np.bool_)
-    table = segment.read_row_groups(rows, columns=list(hiding.COLUMNS))
-    return hiding.hidden_rows(table, masks).to_numpy(zero_copy_only=False)
 
 
 def _groups_of(meta: BlockMeta, tenant: TenantId) -> list[int]:
