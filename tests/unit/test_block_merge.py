@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from maar.block.decode.interning import SeenIds
 from maar.block.decode.to_tables import decode_profiles
 from maar.block.format import writer
-from maar.block.format.dictionary import trim
+from maar.block.format.dictionary import trim, trim_coded
 from maar.block.format.order import same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.format.writer import GroupBounds, TableWriter
@@ -118,7 +118,7 @@ def test_memory_is_given_back_by_what_was_written_and_not_by_row_groups(tmp_path
     assert 1 <= releases(values // 4)[0] <= 8
 
 
-@pytest.mark.parametrize("entries", [4, 1_000])
+@pytest.mark.parametrize("entries", [20, 1_000])
 def test_dictionaries_are_cut_down_to_what_is_used(entries: int) -> None:
     words = pa.array([f"word-{entry:04}" for entry in range(entries)])
     codes = pa.array([3, None, 1, 3, 1, None], pa.int32())
@@ -132,6 +132,14 @@ def test_dictionaries_are_cut_down_to_what_is_used(entries: int) -> None:
         (chunk,) = cut["words"].chunks
         kept = chunk.values if pa.types.is_list(chunk.type) else chunk
         assert kept.dictionary.to_pylist() == ["word-0001", "word-0003"]
+
+
+def test_a_short_dictionary_is_cut_down_only_where_it_is_written() -> None:
+    coded = pa.DictionaryArray.from_arrays(pa.array([1, 1], pa.int32()), ["a", "b", "c"])
+    table = pa.table({"words": coded})
+    (dragged,), (cut,) = trim(table)["words"].chunks, trim_coded(table)["words"].chunks
+    assert (len(dragged.dictionary), len(cut.dictionary)) == (3, 1)
+    assert dragged.to_pylist() == cut.to_pylist() == ["b", "b"]
 
 
 def test_row_groups_hold_one_service_and_the_index_knows_which(tmp_path: Path) -> None:

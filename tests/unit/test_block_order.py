@@ -7,7 +7,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from maar.block.format.order import sorted_table
+from maar.block.format.order import count_until, row_key, sorted_table
 
 KEY = ("service", "profile_type", "series_id", "time", "stack_id")
 Row = tuple[str, str, int, int, int]
@@ -67,3 +67,46 @@ def test_rows_in_no_order_at_all_are_sorted_too(seed: int) -> None:
 def test_a_run_whose_last_key_falls_is_no_run() -> None:
     rows: list[Row] = [("s", "cpu", 0, time, stack) for time in (1, 0) for stack in (*range(9), 3)]
     assert sorted_table(table_of(rows), KEY)["came"].to_pylist() == came(rows)
+
+
+def no_null_last(row: tuple[object, ...]) -> list[tuple[bool, object]]:
+    """Something that Python compares: nulls come before values."""
+    return [(value is not None, value if value is not None else 0) for value in row]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_until_a_place_are_those_that_are_no_greater(seed: int) -> None:
+    """Columns are numbers, times, text, coded text and lists, with nulls and without."""
+    chance = Random(seed)
+
+    def value(number: int, *, null: bool) -> int | None:
+        return None if null and not number else number
+
+    rows = [
+        (
+            f"s{chance.randrange(2)}",
+            chance.randrange(3),
+            value(chance.randrange(3), null=seed % 2 == 0),
+            [chr(97 + chance.randrange(3)) for _ in range(chance.randrange(3))],
+            value(chance.randrange(3), null=True),
+        )
+        for _ in range(200)
+    ]
+    rows.sort(key=no_null_last)
+    service, time, line, functions, file = zip(*rows, strict=True)
+    columns = {
+        "service": pa.array(service).dictionary_encode(),
+        "time": pa.array(time, pa.timestamp("us", tz="UTC")),
+        "line": pa.array(line, pa.int64()),
+        "functions": pa.array(functions, pa.list_(pa.string())),
+        "file": pa.array([each if each is None else str(each) for each in file]),
+    }
+    table, key = pa.table(columns), tuple(columns)
+    for at in chance.sample(range(len(rows)), 40):
+        expected = sum(no_null_last(row) <= no_null_last(rows[at]) for row in rows)
+        assert count_until(table, key, row_key(table, key, at)) == expected
+        part = table.slice(at // 2)
+        assert count_until(part, key, row_key(table, key, at)) == expected - at // 2
+    lines = pa.table({"line": pa.array([-1, 2], pa.int64())})
+    nothing = pa.table({"line": pa.array([None], pa.int64())})
+    assert count_until(lines, ("line",), row_key(nothing, ("line",), 0)) == 0

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+_SHORT = 16  # entries of a dictionary that nobody minds to drag along
+
 
 def trim(table: pa.Table) -> pa.Table:
-    """The same rows in one chunk, each dictionary cut down to what its column uses."""
-    columns = [_trim(column.chunk(0)) for column in table.combine_chunks().columns]
+    """The same rows in one chunk, each long dictionary cut down to what its column uses."""
+    columns = [_trim(column.chunk(0), short=_SHORT) for column in table.combine_chunks().columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
@@ -40,12 +42,12 @@ def codes_of(array: pa.DictionaryArray) -> Any:
     return (codes.fill_null(-1) if codes.null_count else codes).to_numpy()
 
 
-def _trim(array: Any) -> Any:
+def _trim(array: Any, *, short: int = 0) -> Any:
     if pa.types.is_list(array.type) and _is_coded(array.type):
         offsets = array.offsets.to_numpy()
         moved = pa.array(offsets - offsets[0])
-        return pa.ListArray.from_arrays(moved, _trim(array.flatten()), type=array.type)
-    if not pa.types.is_dictionary(array.type):
+        return pa.ListArray.from_arrays(moved, _trim(array.flatten(), short=short), type=array.type)
+    if not pa.types.is_dictionary(array.type) or len(array.dictionary) <= short:
         return array
     codes = codes_of(array)
     if len(array.dictionary) > codes.size:

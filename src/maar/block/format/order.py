@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numba import njit
 
 from maar.block.format.dictionary import codes_of
 from maar.block.format.hashing import Int
+
+_NULL = (0, 0)  # comes before all values
 
 
 def sorted_table(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
@@ -70,6 +73,31 @@ def row_key(table: pa.Table, key: tuple[str, ...], row: int) -> tuple[Any, ...]:
     return tuple(_comparable(table[column][row]) for column in key)
 
 
+def count_until(table: pa.Table, key: tuple[str, ...], place: tuple[Any, ...]) -> int:
+    """How many rows of a table that is in the order of `key` come no later than a place in it."""
+    low, high = 0, int(table.num_rows)  # where rows are that equal the place, as far as was looked
+    for column, wanted in zip(key, place, strict=True):
+        if low == high:
+            break
+        low, high = _where_equal(_only(table[column]), wanted, low, high)
+    return high
+
+
+def _where_equal(array: pa.Array, wanted: tuple[int, Any], low: int, high: int) -> tuple[int, int]:
+    """Where the rows are that equal one, among rows in order."""
+    is_number = pa.types.is_int64(array.type) or pa.types.is_timestamp(array.type)
+    if is_number and not array.null_count and wanted != _NULL:
+        numbers = array.view(pa.int64()).to_numpy()[low:high]
+        first, end = (int(np.searchsorted(numbers, wanted[1], side)) for side in ("left", "right"))
+        return low + first, low + end
+
+    def value(row: int) -> tuple[int, Any]:
+        return _comparable(array[row])
+
+    first = bisect_left(range(high), wanted, low, key=value)
+    return first, bisect_right(range(high), wanted, first, key=value)
+
+
 def same_as_before(table: pa.Table) -> Any:
     """Flags: is the row equal, in all columns, to the one before it?"""
     same = np.ones(table.num_rows, np.bool_)
@@ -94,7 +122,7 @@ def _only(column: Any) -> pa.Array:
 
 def _comparable(scalar: Any) -> tuple[int, Any]:
     if not scalar.is_valid:
-        return (0, 0)
+        return _NULL
     if pa.types.is_timestamp(scalar.type):
         return (1, scalar.value)
     return (1, scalar.as_py())

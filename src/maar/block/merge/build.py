@@ -145,9 +145,10 @@ class _Facts:
     def note(self, table: str, piece: pa.Table) -> None:
         if table == "samples":
             for service, part in by_service(piece):
-                self.types.setdefault(service, set()).update(
-                    pc.unique(part["profile_type"].combine_chunks()).to_pylist()
-                )
+                types = part["profile_type"].combine_chunks()
+                used = np.flatnonzero(np.bincount(types.indices.to_numpy()))
+                names = types.dictionary.take(pa.array(used)).to_pylist()
+                self.types.setdefault(service, set()).update(names)
         elif table == "profiles":
             for service, part in by_service(piece):
                 bounds = pc.min_max(part["time_nanos"]).as_py()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from maar.block.format.order import row_key, same_as_before, sorted_table
+from maar.block.format.order import count_until, row_key, same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.merge.run import Run, RunShare
 from maar.block.merge.streams import MOVED_ROWS, streams
@@ -67,15 +67,9 @@ class _Cursor:
             given = self.held
             self._read_on()
             return given
-        low, high = 1, self.held.num_rows
-        while low < high:
-            middle = (low + high) // 2
-            if row_key(self.held, self._key, middle) <= horizon:
-                low = middle + 1
-            else:
-                high = middle
-        given = self.held.slice(0, low)
-        self.held = self.held.slice(low)
+        rows = count_until(self.held, self._key, horizon)
+        given = self.held.slice(0, rows)
+        self.held = self.held.slice(rows)
         self.first = row_key(self.held, self._key, 0)
         return given
 
