@@ -17,7 +17,7 @@ from maar.block.format.hashing import Int
 from maar.block.format.tables import FORMAT, FORMAT_KEY, LAYOUTS
 from maar.model.errors import Corrupt
 
-ROWS_MAX = 32_768  # of one piece
+ROWS_MAX = 65_536  # of one piece
 ROWS_MIN = 64
 _BYTES_PER_VALUE = 12  # an item in memory, offsets and codes counted in
 
