@@ -74,10 +74,10 @@ class Pool:
         arrays = self.arrays
         lists, words = self.count + lists, self.size + words
         if words > arrays.words.size:
-            arrays = arrays._replace(words=_grow(arrays.words, words))
+            arrays = arrays._replace(words=_grow(arrays.words, self.size, words))
         if lists > arrays.hashes.size:
-            offset = _grow(arrays.offset, lists + 1)
-            hashes = _grow(arrays.hashes, offset.size - 1)
+            offset = _grow(arrays.offset, self.count + 1, lists + 1)
+            hashes = _grow(arrays.hashes, self.count, offset.size - 1)
             slots = 1 << (2 * hashes.size - 1).bit_length()
             table = np.full(slots, -1, np.int32)
             _refill(table, hashes, self.count)
@@ -86,10 +86,12 @@ class Pool:
         return arrays
 
 
-def _grow(array: Any, size: int) -> Any:
-    """At least so large; doubled, so that all copying together costs one copy."""
+def _grow(array: Any, used: int, size: int) -> Any:
+    """At least so large; doubled, so that all copying together costs one copy. What is not used
+    is not touched, so that it takes no memory.
+    """
     larger = np.empty(max(size, 2 * array.size), array.dtype)
-    larger[: array.size] = array
+    larger[:used] = array[:used]
     return larger
 
 
