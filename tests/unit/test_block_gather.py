@@ -200,6 +200,16 @@ def test_texts_made_to_meet_whatever_the_seed_is_do_not() -> None:
     assert met == [2] * 50
 
 
+def test_texts_that_differ_in_one_byte_are_different() -> None:
+    texts = [
+        bytes(at) + last + bytes(size - at - 1)
+        for size in range(1, 26)
+        for at in range(size)
+        for last in (b"a", b"b")
+    ]
+    assert len(places_of(texts, seed="any")) == len(texts)
+
+
 def places_of(texts: list[bytes], *, seed: str, bits: int = 8) -> list[int]:
     """Where each text is looked for in a table of 2 ** bits places."""
     pool = interning.Pool(np.uint8, interning.hash_keys(seed))

@@ -130,6 +130,14 @@ def test_text_that_is_not_utf8_is_refused_by_name() -> None:
         decode(strings(b"", b"ok", b"\xff\xfeok"))
 
 
+@pytest.mark.parametrize("row", [1, 15, 16, 17, 31, 32, 39])
+def test_text_that_is_not_utf8_is_found_among_many(row: int) -> None:
+    texts = [b"", *(b"ok" for _ in range(39))]
+    texts[row] = b"\xff"
+    with pytest.raises(MalformedProfile, match=f"string {row} of "):
+        decode(strings(*texts))
+
+
 @pytest.mark.parametrize(
     ("raw", "sentence"),
     [

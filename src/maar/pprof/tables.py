@@ -9,8 +9,6 @@ function at all has an id, they are numbered from 1 in their order, as the .NET 
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
 from maar.model.errors import MalformedProfile
@@ -176,33 +174,43 @@ def _to_unsigned(value: np.int64) -> int:
 def _tables_for(tally: Int, room: TableRoom | None = None) -> Tables:
     """Room for what was counted: at most 40 bytes for each byte of the profile."""
     n: list[int] = tally.tolist()
-    zeros = {  # where what a message does not say is 0
-        "types": (2, n[wire.TYPES]),
-        "samples": (2, n[wire.SAMPLES] + 1),
-        "labels": (4, n[wire.LABELS]),
-        "locations": (5, n[wire.LOCATIONS] + 1),
-        "lines": (3, n[wire.LINES]),
-        "functions": (5, n[wire.FUNCTIONS]),
-        "mappings": (10, n[wire.MAPPINGS]),
-        "period_type": (2, 1),
-        "scalars": (wire.SCALARS_SIZE,),
-    }
-    filled = {
-        "strings": (2, n[wire.STRINGS]),
-        "refs": (n[wire.REFS],),
-        "values": (n[wire.VALUES],),
-        "comments": (n[wire.COMMENTS],),
-    }
-    words = sum(map(prod, zeros.values()))
-    whole = words + sum(map(prod, filled.values()))
-    space = np.zeros(whole, np.int64) if room is None else room.take(whole, words)
-    tables: dict[str, Int] = {}
-    at = 0
-    for name, shape in (zeros | filled).items():
-        end = at + prod(shape)
-        tables[name] = space[at:end].reshape(shape)
-        at = end
-    return Tables(**tables)
+    shapes = (
+        (2, n[wire.TYPES]),
+        (2, n[wire.SAMPLES] + 1),
+        (4, n[wire.LABELS]),
+        (5, n[wire.LOCATIONS] + 1),
+        (3, n[wire.LINES]),
+        (5, n[wire.FUNCTIONS]),
+        (10, n[wire.MAPPINGS]),
+        (2, 1),
+        (2, n[wire.STRINGS]),
+    )
+    ends = [wire.SCALARS_SIZE]
+    for rows, columns in shapes:
+        ends.append(ends[-1] + rows * columns)
+    refs = ends[-1] + n[wire.REFS]
+    values = refs + n[wire.VALUES]
+    whole = values + n[wire.COMMENTS]
+    zeros = ends[-2]  # what a message does not say is 0; the tables behind are filled altogether
+    space = np.zeros(whole, np.int64) if room is None else room.take(whole, zeros)
+    types, samples, labels, locations, lines, functions, mappings, period_type, strings = [
+        space[at:end].reshape(shape) for at, end, shape in zip(ends, ends[1:], shapes, strict=False)
+    ]
+    return Tables(
+        strings=strings,
+        types=types,
+        samples=samples,
+        refs=space[ends[-1] : refs],
+        values=space[refs:values],
+        labels=labels,
+        locations=locations,
+        lines=lines,
+        functions=functions,
+        mappings=mappings,
+        comments=space[values:],
+        period_type=period_type,
+        scalars=space[: wire.SCALARS_SIZE],
+    )
 
 
 _NO_TABLES = _tables_for(np.zeros(wire.TALLY_SIZE, np.int64))

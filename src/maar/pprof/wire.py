@@ -326,6 +326,10 @@ def _varint(raw: Any, pos: Any, end: Any) -> Any:
 @inline
 def _key(raw: Any, pos: Any, end: Any) -> Any:
     """(field number * 8 + wire type, position behind it), or (fault, -1)."""
+    if pos < end:  # nearly always one byte, for which no loop is needed; so with lengths below
+        byte = np.int64(raw[np.uint64(pos)])
+        if 8 <= byte < 0x80:
+            return byte, pos + 1
     start = pos
     key, pos = _varint(raw, pos, end)
     if pos < 0:
@@ -338,6 +342,10 @@ def _key(raw: Any, pos: Any, end: Any) -> Any:
 @inline
 def _span(raw: Any, pos: Any, end: Any) -> Any:
     """(start, end) of what a length announces, or (fault, -1)."""
+    if pos < end:
+        byte = np.int64(raw[np.uint64(pos)])
+        if byte < 0x80 and byte < end - pos:
+            return pos + 1, pos + 1 + byte
     start = pos
     length, pos = _varint(raw, pos, end)
     if pos < 0:

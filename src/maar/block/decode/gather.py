@@ -8,7 +8,8 @@ of a profile's bytes is kept. The rows are those that `to_tables` makes of the s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate, groupby
+from itertools import groupby
+from operator import gt
 from typing import Any
 
 import msgspec
@@ -47,14 +48,19 @@ class _Room:
     """Memory for the numbers of one profile; those of the next one take it over."""
 
     def __init__(self) -> None:
-        self._words = _NOTHING
+        self._sizes = [0] * 5
+        self._numbers: ProfileNumbers | None = None
 
     def take(self, *sizes: int) -> ProfileNumbers:
-        ends = list(accumulate(sizes))
-        if ends[-1] > self._words.size:
-            self._words = np.empty(2 * ends[-1], np.int64)
-        parts = [self._words[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        return ProfileNumbers._make([*parts, parts[-1].view(np.int32)])
+        """At least so much for each."""
+        if self._numbers is None or any(map(gt, sizes, self._sizes)):
+            self._sizes = [
+                2 * size if size > had else had
+                for size, had in zip(sizes, self._sizes, strict=True)
+            ]
+            parts = [np.empty(size, np.int64) for size in self._sizes]
+            self._numbers = ProfileNumbers._make([*parts, parts[-1].view(np.int32)])
+        return self._numbers
 
 
 class Gather:
@@ -124,18 +130,17 @@ class Gather:
         functions, mappings = tables.functions.shape[1], tables.mappings.shape[1]
         locations, lines = tables.locations.shape[1] - 1, tables.lines.shape[1]
         texts = tables.strings.shape[1]
-        needs = (
-            (texts, int(tables.strings[1].sum())),
-            (functions, FUNCTION * functions),
-            (mappings, MAPPING * mappings),
-            (locations, HEAD * locations + LINE * lines),
-            (samples, samples + refs),
+        pools = Pools(
+            self._strings.reserve(texts, len(raw)),  # to add up their bytes would cost more
+            self._functions.reserve(functions, FUNCTION * functions),
+            self._mappings.reserve(mappings, MAPPING * mappings),
+            self._locations.reserve(locations, HEAD * locations + LINE * lines),
+            self._stacks.reserve(samples, samples + refs),
         )
-        pools = [pool.reserve(*need) for pool, need in zip(self._pools, needs, strict=True)]
         words = max(FUNCTION, HEAD + LINE * lines, 1 + refs)
         stack = np.empty(samples, np.int32)
         interning.number_profile(
-            Pools(*pools),
+            pools,
             self._known,
             self._services.setdefault(service, len(self._services)),
             np.frombuffer(raw, np.uint8),

@@ -74,10 +74,10 @@ class Pool:
         arrays = self.arrays
         lists, words = self.count + lists, self.size + words
         if words > arrays.words.size:
-            arrays = arrays._replace(words=_grow(arrays.words, words))
+            arrays = arrays._replace(words=_grow(arrays.words, self.size, words))
         if lists > arrays.hashes.size:
-            offset = _grow(arrays.offset, lists + 1)
-            hashes = _grow(arrays.hashes, offset.size - 1)
+            offset = _grow(arrays.offset, self.count + 1, lists + 1)
+            hashes = _grow(arrays.hashes, self.count, offset.size - 1)
             slots = 1 << (2 * hashes.size - 1).bit_length()
             table = np.full(slots, -1, np.int32)
             _refill(table, hashes, self.count)
@@ -86,10 +86,12 @@ class Pool:
         return arrays
 
 
-def _grow(array: Any, size: int) -> Any:
-    """At least so large; doubled, so that all copying together costs one copy."""
+def _grow(array: Any, used: int, size: int) -> Any:
+    """At least so large; doubled, so that all copying together costs one copy. What is not used
+    is not touched, so that it takes no memory.
+    """
     larger = np.empty(max(size, 2 * array.size), array.dtype)
-    larger[: array.size] = array
+    larger[:used] = array[:used]
     return larger
 
 
@@ -146,11 +148,15 @@ def _hash_bytes(keys: Any, data: Any, start: Any, size: Any) -> Any:
             state = _mix(state) * keys[np.uint64(0)]
             key = np.uint64(1)
     if at < end:
-        word, shift = np.uint64(0), np.uint64(0)
-        while at < end:
-            word |= np.uint64(data[np.uint64(at)]) << shift
-            shift += np.uint64(8)
-            at += 1
+        word = np.uint64(0)
+        if size >= 8:  # the last eight, some of them again
+            word = _eight(data, end - 8)
+        else:
+            shift = np.uint64(0)
+            while at < end:
+                word |= np.uint64(data[np.uint64(at)]) << shift
+                shift += np.uint64(8)
+                at += 1
         state = _add_word(state, word, keys[key])
     return _mix(state)
 
@@ -158,14 +164,16 @@ def _hash_bytes(keys: Any, data: Any, start: Any, size: Any) -> Any:
 @inline
 def _hash_words(keys: Any, data: Any, start: Any, size: Any) -> Any:
     state = np.uint64(size) * keys[np.uint64(0)]
-    key = np.uint64(1)
-    for item in range(size):
-        state = _add_word(state, np.uint64(data[np.uint64(start + item)]), keys[key])
-        key += np.uint64(1)
-        if key == np.uint64(_KEYS):
-            state = _mix(state) * keys[np.uint64(0)]
-            key = np.uint64(1)
-    return _mix(state)
+    at, end = start, start + size
+    while True:
+        some = min(end - at, _KEYS - 1)
+        for item in range(some):
+            word = np.uint64(data[np.uint64(at + item)])
+            state = _add_word(state, word, keys[np.uint64(1 + item)])
+        at += some
+        if at == end:
+            return _mix(state)
+        state = _mix(state) * keys[np.uint64(0)]
 
 
 @inline
@@ -175,6 +183,8 @@ def _same_bytes(one: Any, at: Any, other: Any, start: Any, size: Any) -> Any:
         if _eight(one, at + item) != _eight(other, start + item):
             return False
         item += 8
+    if item < size and size >= 8:  # the last eight, some of them again
+        return _eight(one, at + size - 8) == _eight(other, start + size - 8)
     while item < size:
         if one[np.uint64(at + item)] != other[np.uint64(start + item)]:
             return False
@@ -184,10 +194,11 @@ def _same_bytes(one: Any, at: Any, other: Any, start: Any, size: Any) -> Any:
 
 @inline
 def _same_words(one: Any, at: Any, other: Any, start: Any, size: Any) -> Any:
-    item = 0
-    while item < size and one[np.uint64(at + item)] == other[np.uint64(start + item)]:
-        item += 1
-    return item == size
+    """No early end, since lists of equal hash are equal: so it runs many words at a time."""
+    different = False
+    for item in range(size):
+        different |= one[np.uint64(at + item)] != other[np.uint64(start + item)]
+    return not different
 
 
 def _numbering(same: Any) -> Any:
@@ -419,11 +430,14 @@ def _number_stacks(
     samples, refs, known, words = tables.samples, tables.refs, numbers.location, numbers.short_words
     words[0] = service
     for sample in range(stack.shape[0]):
-        size = 1
-        for at in range(samples[0, sample], samples[0, sample + 1]):
-            words[np.uint64(size)] = known[np.uint64(refs[np.uint64(at)])]
-            size += 1
-        found = _number_words(pool, count, words, 0, size, _hash_words(pool[4], words, 0, size))
+        first = samples[0, sample]
+        depth = samples[0, sample + 1] - first
+        for at in range(depth):
+            words[np.uint64(1 + at)] = known[np.uint64(refs[np.uint64(first + at)])]
+        size = 1 + depth
+        words[np.uint64(size)] = 0  # pairs are hashed: the last may have nobody
+        hashed = _hash_words(pool[4], numbers.words, 0, (size + 1) // 2)
+        found = _number_words(pool, count, words, 0, size, hashed)
         stack[sample] = found
         if found == count:
             count += 1

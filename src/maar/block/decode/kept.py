@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from maar.block.format.hashing import Int
 from maar.model.profile import RawProfile
 from maar.pprof import wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptProfile:
+class KeptProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A profile without its bytes; strings are numbers of all profiles' strings."""
 
     raw: RawProfile  # without its payload
@@ -77,5 +77,5 @@ class KeptProfile:
 
     @property
     def nbytes(self) -> int:
-        arrays = (self.stack, self.value, self.label_offset, self.labels, self.mappings)
-        return sum(int(array.nbytes) for array in arrays) + 1_000
+        samples = self.stack.nbytes + self.value.nbytes + self.label_offset.nbytes
+        return int(samples + self.labels.nbytes + self.mappings.nbytes) + 1_000

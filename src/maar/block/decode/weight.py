@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from maar.pprof.columns import NONE
+from maar.pprof.kernel import inline, kernel
 from maar.pprof.wire import Tables
 
 _FRAME = 8
@@ -24,21 +23,22 @@ def surely_weighs_less(tables: Tables, limit: int) -> bool:
     return bool(_most(tables) < limit)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _most(tables: Any) -> Any:
     """In floating point, which has no end to wrap around at."""
-    longest, lines = 0.0, 1.0
+    most_bytes, most_lines = 0, 1
     for row in range(tables.strings.shape[1]):
-        longest = max(longest, tables.strings[1, row])
+        most_bytes = max(most_bytes, tables.strings[1, row])
     for row in range(tables.locations.shape[1] - 1):
-        lines = max(lines, tables.locations[3, row + 1] - tables.locations[3, row])
+        most_lines = max(most_lines, tables.locations[3, row + 1] - tables.locations[3, row])
+    longest, lines = float(most_bytes), float(most_lines)
     others = 2 * tables.mappings.shape[1] + tables.comments.shape[0] + 2 * tables.types.shape[1]
     texts = longest * (3 * tables.lines.shape[1] + others)
     labels = (_LABEL + 3 * longest) * tables.labels.shape[1] + 2 * longest
     return _FRAME * lines * tables.refs.shape[0] + texts + max(tables.types.shape[1], 1) * labels
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _weight(tables: Any) -> Any:
     length, line_offset = tables.strings[1], tables.locations[3]
     frames = 0  # of all stacks: a location without lines is one
@@ -59,7 +59,7 @@ def _weight(tables: Any) -> Any:
     return _FRAME * frames + functions + others + float(width) * labels  # beyond 64 bits at worst
 
 
-@njit(forceinline=True)
+@inline
 def _text(length: Any, strings: Any) -> Any:
     size = 0
     for index in strings:
