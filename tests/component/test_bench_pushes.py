@@ -38,7 +38,7 @@ def test_distributor_and_writer_together_and_apart(tmp_path: Path) -> None:
 
 
 def test_one_front_and_two_for_a_moment(tmp_path: Path) -> None:
-    few = ("--rounds", "1", "--seconds", "0.5", "--warm", "0.5", "--connections", "20")
+    few = ("--rounds", "1", "--seconds", "2", "--warm", "0.5", "--connections", "20")
     lines, said = run("fronts.py", *few, temporary=tmp_path)
     found = by_name(lines)
     assert set(found) == {

@@ -114,6 +114,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         'tenant_defaults.stores=["a", "b"]',
         "compaction.level_counts=[2,2,100]",
         "compaction.level_ages_s=[1,2,100000]",
+        "services.repair.lease_s=15",  # a worker is killed: what it had goes on when that is over
         "spark.master=local[1]",
     ) as server:
         yield World(server, stores)

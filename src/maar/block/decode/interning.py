@@ -20,7 +20,7 @@ from maar.pprof.kernel import inline, kernel
 from maar.pprof.wire import DEFAULT_TYPE, DOC_URL, DROP_FRAMES, KEEP_FRAMES
 
 _MULTIPLIER = np.uint64(0x9E3779B185EBCA87)
-_SLOTS = 1 << 10
+SLOTS = 1 << 10  # of a pool that has nothing yet
 _KEYS = 32  # words that are hashed before the state is mixed
 _HALF = np.uint64(0xFFFF_FFFF)
 
@@ -48,10 +48,10 @@ class Pool:
         self.size = 0  # words of all lists together
         self._word_bytes: int = np.dtype(dtype).itemsize
         self.arrays = PoolArrays(
-            words=np.empty(_SLOTS, dtype),
-            offset=np.zeros(_SLOTS + 1, np.int64),
-            hashes=np.empty(_SLOTS, np.uint64),
-            table=np.full(2 * _SLOTS, -1, np.int32),
+            words=np.empty(SLOTS, dtype),
+            offset=np.zeros(SLOTS + 1, np.int64),
+            hashes=np.empty(SLOTS, np.uint64),
+            table=np.full(2 * SLOTS, -1, np.int32),
             keys=keys,
         )
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from maar.block.decode.batch import Batch, batch_of
 from maar.block.decode.frames import frames_of
 from maar.block.decode.gather import Gather
-from maar.block.decode.interning import ID_WORDS, SeenIds
+from maar.block.decode.interning import ID_WORDS, SLOTS, SeenIds
 from maar.block.decode.profile_rows import profiles_of
 from maar.block.decode.sample_labels import split_labels
 from maar.block.decode.sample_rows import samples_of
@@ -120,7 +120,7 @@ def _call_all() -> None:
         payload=gzip.compress(raw, mtime=0),
         raw_size=len(raw),
     )
-    SeenIds(seed="").add(np.zeros((1, ID_WORDS)))
+    SeenIds(seed="").add(np.zeros((SLOTS + 1, ID_WORDS)))  # so many that its table grows
     gathered = Gather(seed="")
     gathered.add(profile, *read_one(profile))
     list(gathered.tables().samples())
