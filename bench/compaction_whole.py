@@ -13,10 +13,11 @@ push on, children that have ended included:
     metastore  of it also what pushes cost it
     front      HTTP and the segment writer; not part of the sum
 
-`whole` is the first four, and `outside` those without the tasks. `idle_…` is what each takes in a
-second once all is done. A corpus is a file of (u32 size, JSON, u32 size, body of a push), again and
-again; without one, profiles are made up. `--ages` are those at which batches of each level close:
-the second should be longer than pushing takes, so that a level is merged when all of it is there.
+`whole` is the first four, and `outside` those without the tasks. `bytes_left` is what all blocks
+have in the end, of the gzip that was pushed. `idle_…` is what each takes in a second once all is
+done. A corpus is a file of (u32 size, JSON, u32 size, body of a push), again and again; without
+one, profiles are made up. `--ages` are those at which batches of each level close: the second
+should be longer than pushing takes, so that a level is merged when all of it is there.
 With `--behind` the worker is stopped until all is pushed, and finds a backlog.
 `--against` names the `src` of another checkout; the revisions take turns, and the ratio is to its
 median. Without it the ratio is to `whole`.
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import statistics
@@ -163,12 +165,18 @@ def plans_done(server: Server) -> float:
     return 0.0
 
 
+def bytes_left(server: Server) -> float:
+    levels: list[dict[str, float]] = json.loads(server.get("/api/v1/status"))["levels"]
+    return sum(level["bytes"] for level in levels)
+
+
 class Cost(NamedTuple):
     """CPU seconds per MB by kind of process, seconds of it per second of rest, and how it went."""
 
     per_mb: dict[str, float]
     idle: dict[str, float]
     plans: float
+    left: float  # bytes of all blocks, for each byte that was pushed
     pushed_s: float
     drained_s: float
 
@@ -189,7 +197,7 @@ def measure(src: Path, pushes: list[Push], options: argparse.Namespace) -> Cost:
         # Seldom: what is asked is counted too.
         server.wait_until(lambda: not blocks_below(server, top), DRAIN_S, every_s=LOOK_S)
         drained, after = time.monotonic(), cpu(server)
-        plans = plans_done(server)
+        plans, left = plans_done(server), bytes_left(server)
         time.sleep(options.idle)
         rested = cpu(server)
     finally:
@@ -199,7 +207,7 @@ def measure(src: Path, pushes: list[Push], options: argparse.Namespace) -> Cost:
     per_mb["outside"] = sum(per_mb[name] for name in OUTSIDE)
     per_mb["whole"] = per_mb["outside"] + per_mb[TASKS]
     idle = {name: (rested[name] - after[name]) / (options.idle or 1) for name in OUTSIDE}
-    return Cost(per_mb, idle, plans, pushed - began, drained - pushed)
+    return Cost(per_mb, idle, plans, left / MB / size_mb, pushed - began, drained - pushed)
 
 
 def _signal(server: Server, part: str, what: signal.Signals) -> None:
@@ -248,6 +256,10 @@ def main() -> None:
         ours, other = median(name, -1), whole if options.against is None else median(name, 0)
         of = "whole" if options.against is None else "other_revision"
         print(f"compaction_cpu_{name} {ours:.4f} s/MB {ours / (other or 1):.3f} {of}_{other:.4f}")
+    lefts = [statistics.median(one[at].left for one in rounds) for at in (0, -1)]
+    of = "what_was_pushed" if options.against is None else "other_revision"
+    ratio = lefts[-1] / (1 if options.against is None else lefts[0])
+    print(f"bytes_left {100 * lefts[-1]:.2f} % {ratio:.3f} {of}")
     for name in OUTSIDE:
         ours = median(name, -1, idle=True)
         other = ours if options.against is None else median(name, 0, idle=True)
