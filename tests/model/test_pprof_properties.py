@@ -168,9 +168,7 @@ def test_text_is_taken_exactly_when_it_is_utf8_and_the_first_other_is_named(
     bad = [row for row, text in enumerate(strings, start=first) if not is_utf8(text)]
     if not bad:
         columns = decode(raw)
-        rows = range(first, first + len(strings))
-        spans = [(columns.string_start[row], columns.string_length[row]) for row in rows]
-        read = [columns.raw[start : start + length] for start, length in spans]
+        read = [columns.text(row).encode() for row in range(first, first + len(strings))]
         assert read == strings
         return
     for reader in (validate, decode):

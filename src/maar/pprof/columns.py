@@ -71,6 +71,11 @@ class Columns:
     time_ns: int
     duration_ns: int
 
+    def text(self, index: int) -> str:
+        """One string; who filled the tables saw that it is UTF-8."""
+        start = int(self.string_start[index])
+        return self.raw[start : start + int(self.string_length[index])].decode()
+
     @property
     def samples(self) -> int:
         return int(self.value.shape[0])
