@@ -108,7 +108,7 @@ def test_a_segment_that_is_deleted_takes_no_copy_along_that_came_after(bench: Be
     result = compact(plan, store=bench.store, attempt="a", scratch=bench.scratch, wall_ns=WALL_NS)
     assert result.account == Account(kept=2, duplicates=2, quarantined=0, deleted=2)
     blocks = list(result.outputs)
-    assert [bench.get(blocks, each.id) for each in (first, other)] != [[], []]
+    assert all(bench.get(blocks, each.id) for each in (first, other))
     assert bench.get(blocks, second.id) == []
 
 
