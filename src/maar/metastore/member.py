@@ -25,7 +25,7 @@ from maar.metastore.replica import snapshot
 from maar.metastore.replica.follower import Follower, LeftBehind
 from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
 from maar.metastore.replica.log_fold import NEWEST, Edition, LogFold
-from maar.metastore.replica.metrics import MetastoreMetrics
+from maar.metastore.replica.metrics import OBSERVE_S, MetastoreMetrics
 from maar.metastore.replica.timing import TIMING, Timing
 from maar.model.errors import (
     Corrupt,
@@ -50,7 +50,6 @@ from maar.ports.stores.stores import Stores, stores_of
 log_ = logging.getLogger("maar.metastore")
 
 BACKOFF_S = 1.0
-OBSERVE_S = 2.0  # a follower sets the gauges of its state this often
 REBUILD_S = 5.0  # the operator's request waits this long for the outcome
 LAST_S = 5.0  # for a last snapshot at shutdown, which must not take long
 

@@ -22,13 +22,21 @@ class Engine:
         self._profile = self._spark.resourceProfileManager().defaultResourceProfile()
         self._tracker = context._jsc.statusTracker()
 
-    def look(self) -> SeenExecutors:
-        """Its executors now; RunnerDied when there will never be any again."""
+    def seats(self) -> int:
+        """How many tasks its executors run at once; RunnerDied when there will never be any again.
+
+        This is asked once a second, also of an idle Spark, and each call costs both processes.
+        """
         if self._spark.isStopped():
             raise RunnerDied("Spark was stopped")
+        return int(self._spark.maxNumConcurrentTasks(self._profile))
+
+    def look(self) -> SeenExecutors:
+        """The same, with how many executors there are and what they run now."""
+        seats = self.seats()
         executors = list(self._tracker.getExecutorInfos())
         return SeenExecutors(
-            seats=int(self._spark.maxNumConcurrentTasks(self._profile)),
+            seats=seats,
             executors=len(executors) - 1,  # the driver is listed too
             running=sum(int(executor.numRunningTasks()) for executor in executors),
         )

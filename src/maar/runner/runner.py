@@ -287,7 +287,10 @@ class SparkRunner:
     def _look(self) -> int:
         """Slots that Spark has for us now."""
         assert self._engine is not None
-        seen = self._engine.look()
+        if self.session.borrowed or self._scaling.most:
+            seen = self._engine.look()
+        else:  # nobody else has tasks there, and none is added
+            seen = SeenExecutors(self._engine.seats(), executors=0, running=0)
         strangers = self._strangers(seen) if self.session.borrowed else 0
         return seats.slots(seen, self._scaling, strangers=strangers, limit=self._settings.slots)
 

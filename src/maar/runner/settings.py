@@ -36,8 +36,10 @@ class SparkSettings(Struct, frozen=True, kw_only=True):
     """The interpreter of the tasks; empty: this one."""
     java_options: str = (
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms32m -Xmn16m "
-        "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -Xss512k"
+        "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -Xss512k -XX:-UsePerfData"
     )
-    """Options of the JVM. The heap begins small and gives back what it does not need."""
+    """Options of the JVM. The heap begins small and gives back what it does not need. Counters for
+    `jstat` are off: they are sampled twenty times a second, also by a JVM that has nothing to do.
+    """
     conf: tuple[str, ...] = ()
     """More of Spark's own settings, each `spark.name=value`."""

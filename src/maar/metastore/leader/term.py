@@ -44,7 +44,7 @@ from maar.metastore.records.effects import AlarmCeased, AlarmRaised, CopiesLost,
 from maar.metastore.records.entries import Entry
 from maar.metastore.replica.follower import Follower
 from maar.metastore.replica.integrity import ReplicaHealth
-from maar.metastore.replica.metrics import MetastoreMetrics
+from maar.metastore.replica.metrics import OBSERVE_S, MetastoreMetrics
 from maar.metastore.replica.timing import Timing
 from maar.metastore.state.state import MetaState
 from maar.metastore.views import reads
@@ -134,6 +134,7 @@ class LeaderTerm:
         self._over = ""  # why it has ended
         self._progress_ns = clock.monotonic_ns()
         self._housekept_ns = 0
+        self._observed_ns = 0
         self._worker_registry = WorkerRegistry(hearing_since=leader.state.lease_time)
         self._book = JobBook()
         self._adoption = Adoption(
@@ -442,7 +443,9 @@ class LeaderTerm:
         self.book.turn(state, at)
         await self._commit(self.book.entries(state, at), now)
         await self._heal(now)
-        self._observe(now)
+        if self._progress_ns - self._observed_ns >= OBSERVE_S * SECOND_NS:
+            self._observed_ns = self._progress_ns
+            self._observe(now)
 
     async def _heal(self, now: LeaseTime) -> None:
         """Have repair look at what readers complained of: it ends a copy only by its own look, and

@@ -40,6 +40,7 @@ from maar.model.schedule import AlarmLevel
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.operator.operator import LevelStatus, ZoneStatus
 
+OBSERVE_S = 2.0  # the gauges of the state are set this often
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 WAITED_SECONDS = (1, 2.5, 5, 10, 15, 20, 30, 45, 60, 120, 300, 900, 3600, 14_400)
 
