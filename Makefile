@@ -11,6 +11,8 @@ SERIAL = $(shell grep -l 'mark\.serial' tests/component/*.py)
 
 # Tests start hundreds of processes. Where the machine says that nobody may keep bytecode, each would compile maar anew.
 test unit component: export PYTHONDONTWRITEBYTECODE :=
+# And each would start NumPy's threads for linear algebra, which nobody uses: a tenth of a second of CPU.
+test unit component: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check style types unit component golden bench bench-compare docs fuzz mutants soak soak-metastore soak-plans soak-spark soak-stores lock clean system-packages

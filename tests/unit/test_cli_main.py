@@ -160,6 +160,22 @@ def test_help_needs_nothing_heavy(words: list[str]) -> None:
     assert used_s < 1.0
 
 
+def test_a_command_starts_no_threads_for_linear_algebra() -> None:
+    """They spin for a tenth of a second in every process that loads NumPy."""
+    program = (
+        "import os, sys; sys.argv = ['maar', '--version']\n"
+        "from maar.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: import numpy\n"
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    given = {name: value for name, value in os.environ.items() if "OPENBLAS" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=given, check=True
+    )
+    assert done.stdout.splitlines()[-1] == b"1"
+
+
 def test_certificates_are_read_for_https_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     make = ssl.create_default_context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -104,6 +105,9 @@ def cli() -> None:
 
 
 def main() -> None:
+    # NumPy's threads for linear algebra, which nothing here does, would take a tenth of a second of
+    # CPU in this process and in each one that it starts.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # noqa: TID251  # before NumPy is loaded
     for name in ("stdout", "stderr"):
         setattr(sys, name, _deaf_to_hanging_up(getattr(sys, name)))
     sys.exit(run(sys.argv[1:]))

@@ -26,7 +26,7 @@ from maar.model.plan import LeasedPlan, PlanResult
 from maar.model.trouble import Trouble
 from maar.ports.stores.object_store import StoreSettings
 from maar.ports.stores.stores import OpenStore, StorePlaces, Stores
-from maar.runner.give_back import give_back
+from maar.runner.give_back import GiveBackWhenIdle
 from maar.runner.lifeline import hold_lifeline
 from maar.runner.scratch import WorkerScratch
 from maar.services.runs import CarryOut, Noted
@@ -61,10 +61,16 @@ class TaskFailed(msgspec.Struct, frozen=True, tag=True):
 Answer = Done | TaskFailed
 
 _NOT_OWN = (Retryable, OSError, LeaseLost)
+_MEMORY = GiveBackWhenIdle()  # of this process
 
 
 def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut | CarryShare) -> bytes:
     """Carry one task out and answer."""
+    with _MEMORY.task():
+        return msgspec.msgpack.encode(_carry_out(body, open_store, carry_out))
+
+
+def _carry_out(body: bytes, open_store: OpenStore, carry_out: CarryOut | CarryShare) -> Answer:
     task = msgspec.msgpack.decode(body, type=Task)
     troubles: deque[Trouble] = deque(maxlen=TROUBLES_MAX)
     try:
@@ -78,15 +84,13 @@ def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut | CarryShare
                 guard=hold.check,
             )
         done, note = result if isinstance(result, Noted) else (result, b"")
-        answer: Answer = Done(done, note, tuple(troubles))
+        return Done(done, note, tuple(troubles))
     except Exception as error:
         # Whatever went wrong is returned to the driver as the plan's failure.
         if not isinstance(error, MaarError):  # our own errors say it all in their sentence
             log.exception("task failed plan=%s token=%s", task.plan.id, task.plan.token)
         at_fault = not isinstance(error, _NOT_OWN)
-        answer = TaskFailed(sentence(error), plan_at_fault=at_fault, troubles=tuple(troubles))
-    give_back()
-    return msgspec.msgpack.encode(answer)
+        return TaskFailed(sentence(error), plan_at_fault=at_fault, troubles=tuple(troubles))
 
 
 def work_share(
