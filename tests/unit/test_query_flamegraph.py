@@ -111,6 +111,19 @@ def test_what_is_too_small_becomes_other() -> None:
     )
 
 
+def test_the_largest_numbers_are_written_in_full() -> None:
+    most = (1 << 63) - 1
+    graph = flamegraph(arrays([(("a", "b"), 1), (("c",), most - 1)]), max_nodes=0)
+    assert (
+        graph.levels_json
+        == (
+            f'[{{"values":["0","{most}","0","0"]}},'
+            f'{{"values":["0","1","0","1","0","{most - 1}","{most - 1}","3"]}},'
+            '{"values":["0","1","1","2"]}]'
+        ).encode()
+    )
+
+
 def test_no_stacks_give_a_root_alone() -> None:
     assert flamegraph(arrays([]), max_nodes=10) == graph_of(["total"], [(0, 0, 0, 0)], 0, 0)
 

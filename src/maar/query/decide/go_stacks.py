@@ -94,8 +94,11 @@ def with_roots(stacks: Stacks, *, frames_max: int, drawn: bool, budget: AnswerBu
 
 
 def warm() -> None:
-    """Load the compiled code, or have it compiled."""
+    """Load the compiled code, or have it compiled: DuckDB's frames have more bits."""
     _lost_roots(np.zeros((1, ROOTS), np.int32))
+    for kind in (np.int32, np.int64):
+        offset, frame, one = np.arange(2), np.zeros(2, kind), np.ones(1, np.int64)
+        _put_before(offset, frame, one, one * 0, np.zeros(1, np.int32), frame)
 
 
 def _of_go(stacks: Stacks) -> Flags:
@@ -108,18 +111,22 @@ def _of_go(stacks: Stacks) -> Flags:
 
 def _longer(stacks: Stacks, added: Int, source: Int, roots: Int32) -> Stacks:
     """Each stack with so many roots put before it, from their place in `roots`."""
-    length = np.diff(stacks.offset)
-    offset = np.concatenate(([0], np.cumsum(length + added)))
+    offset = np.concatenate(([0], np.cumsum(np.diff(stacks.offset) + added)))
     frame: npt.NDArray[Any] = np.empty(offset[-1], stacks.frame.dtype)
-    frame[_places(offset[:-1] + added, length)] = stacks.frame[_places(stacks.offset[:-1], length)]
-    frame[_places(offset[:-1], added)] = roots[_places(source, added)]
+    _put_before(stacks.offset, stacks.frame, added, source, roots, frame)
     return replace(stacks, offset=offset, frame=frame)
 
 
-def _places(first: Int, count: Int) -> Int:
-    """first[i], first[i] + 1, …: count[i] numbers for every i."""
-    before = np.cumsum(count) - count
-    return np.repeat(first - before, count) + np.arange(count.sum())
+@njit(cache=True, nogil=True)
+def _put_before(offset: Any, frame: Any, added: Any, source: Any, roots: Any, longer: Any) -> None:
+    at = 0
+    for stack in range(added.size):
+        for place in range(source[stack], source[stack] + added[stack]):
+            longer[at] = roots[place]
+            at += 1
+        for place in range(offset[stack], offset[stack + 1]):
+            longer[at] = frame[place]
+            at += 1
 
 
 @njit(cache=True, nogil=True)

@@ -14,6 +14,7 @@ from numba import njit
 
 _NODES_FIRST = 1024
 _MIX = np.uint64(0x9E3779B185EBCA87)
+_DIGITS_MAX = 19  # of 64 bits with a sign
 
 
 @njit(cache=True, nogil=True)
@@ -167,51 +168,49 @@ def draw(
 
 
 @njit(cache=True, nogil=True)
-def _digits(number: int) -> Any:
-    count = 1
-    while number > 9:
-        number //= 10
-        count += 1
-    return count
-
-
-@njit(cache=True, nogil=True)
-def _put(text: Any, at: int, piece: Any) -> Any:
+def _put(text: Any, end: int, piece: Any) -> Any:
+    """Write a piece before a place; where it begins."""
+    first = end - piece.size
     for place in range(piece.size):
-        text[at + place] = piece[place]
-    return at + piece.size
+        text[first + place] = piece[place]
+    return first
 
 
 @njit(cache=True, nogil=True)
 def write(rows: Any, levels: Any, opening: Any, closing: Any) -> Any:
     """The rows as a list of levels in JSON, each between `opening` and `closing`. Their numbers,
     none of which is below 0, are text: ["0","15","4","0"].
+
+    Written from the end, so that nobody has to count the digits of a number before they are there.
     """
-    size = 2 + (levels.size - 1) * (opening.size + closing.size)
-    for row in range(rows.shape[0]):
-        for column in range(4):
-            size += 3 + _digits(rows[row, column])
-    text = np.zeros(size, np.uint8)
-    text[0] = 91  # [
-    at = 1
-    for level in range(levels.size - 1):
-        if level:
-            text[at] = 44  # ,
-            at += 1
-        at = _put(text, at, opening)
-        for row in range(levels[level], levels[level + 1]):
-            for column in range(4):
-                if row > levels[level] or column:
-                    text[at] = 44
-                    at += 1
-                number = rows[row, column]
-                last = at + _digits(number)
-                text[at] = 34  # "
-                text[last + 1] = 34
-                for place in range(last, at, -1):
-                    text[place] = 48 + number % 10
-                    number //= 10
-                at = last + 2
-        at = _put(text, at, closing)
+    size = 2 + (levels.size - 1) * (opening.size + closing.size + 1)
+    size += rows.size * (_DIGITS_MAX + 3)  # with quotes and a comma; what is not written to is free
+    text = np.empty(size, np.uint8)
+    at = size - 1
     text[at] = 93  # ]
-    return text[: at + 1]
+    for level in range(levels.size - 2, -1, -1):
+        at = _put(text, at, closing)
+        for row in range(levels[level + 1] - 1, levels[level] - 1, -1):
+            for column in range(3, -1, -1):
+                at -= 1
+                text[at] = 34  # "
+                number = np.uint64(rows[row, column])
+                while True:
+                    rest = number // np.uint64(10)
+                    at -= 1
+                    text[at] = np.uint8(np.uint64(48) + number - rest * np.uint64(10))
+                    number = rest
+                    if number == np.uint64(0):
+                        break
+                at -= 1
+                text[at] = 34
+                if row > levels[level] or column:
+                    at -= 1
+                    text[at] = 44  # ,
+        at = _put(text, at, opening)
+        if level:
+            at -= 1
+            text[at] = 44
+    at -= 1
+    text[at] = 91  # [
+    return text[at:]
