@@ -13,4 +13,4 @@ def graph_of(
     names: Sequence[str], levels: Sequence[Sequence[int]], total: int, max_self: int
 ) -> FlameGraph:
     text = msgspec.json.encode([{"values": list(map(str, level))} for level in levels])
-    return FlameGraph(tuple(names), text, total, max_self)
+    return FlameGraph(msgspec.json.encode(tuple(names)), text, total, max_self)

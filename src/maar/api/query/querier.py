@@ -243,15 +243,15 @@ def graph_reply(graph: FlameGraph) -> wire.Prepared:
         return reply
 
     def plain() -> dict[str, Any]:
-        levels = msgspec.Raw(graph.levels_json)
-        drawn: dict[str, Any] = {"names": graph.names, "levels": levels}
+        names, levels = msgspec.Raw(graph.names_json), msgspec.Raw(graph.levels_json)
+        drawn: dict[str, Any] = {"names": names, "levels": levels}
         if graph.total:
             drawn["total"] = str(graph.total)
         if graph.max_self:
             drawn["maxSelf"] = str(graph.max_self)
         return {"flamegraph": drawn}
 
-    return wire.Prepared(message, plain, parts=len(graph.names))
+    return wire.Prepared(message, plain, parts=1)
 
 
 def label_sets_reply(found: Sequence[Labels]) -> wire.Prepared:

@@ -35,14 +35,19 @@ class Scope(msgspec.Struct, frozen=True):
 class FlameGraph(msgspec.Struct, frozen=True):
     """Levels of [x offset delta, total, self, name index] quadruples; names[0] is 'total'.
 
-    Levels are most of it, and nearly always wanted as JSON: they are in the form that its protocol
-    has for them, [{"values":["0","15","4","0"]},…], from where they are made.
+    Names and levels are nearly all of it, and nearly always wanted as JSON: they are in the form
+    that its protocol has for them, ["total",…] and [{"values":["0","15","4","0"]},…], from where
+    they are made.
     """
 
-    names: tuple[str, ...]
+    names_json: bytes
     levels_json: bytes
     total: int
     max_self: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return msgspec.json.decode(self.names_json, type=tuple[str, ...])
 
     @property
     def levels(self) -> tuple[tuple[int, ...], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -85,7 +86,7 @@ def _number_names(rows: Int, levels: Int, names: Sequence[str]) -> FlameGraph:
     number[used] = np.arange(len(used)) + 1
     rows[1:, 3] = number[rows[1:, 3]]
     return FlameGraph(
-        names=(ROOT, *map(names.__getitem__, used)),
+        names_json=msgspec.json.encode([ROOT, *map(names.__getitem__, used)]),
         levels_json=tree.write(rows, levels, _OPENING, _CLOSING).tobytes(),
         total=int(rows[0, 1]),
         max_self=int(rows[:, 2].max()),
