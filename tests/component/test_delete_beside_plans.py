@@ -101,6 +101,10 @@ def test_it_stays_deleted_while_its_day_is_clustered(tmp_path: Path, late: bool)
                 await lake.push(service, [one, other], shard=shard)
             await work(lake, service, COMPACT)
             lake.clock.advance(14 * 3600 * SECOND_NS)  # the day is closed
+            day = (await service.blocks())[0].day
+            # It waits and holds its blocks, so that the rewriting for the deletion cannot be first.
+            made = await service.schedule_plan(SchedulePlan(CLUSTER, tenant=TENANT, day=day))
+            assert made.plan is not None, made
             if not late:
                 await service.delete_profiles(mask("cart"), dry_run=False)
             (plan,) = await grant_all(lake, service, CLUSTER)
