@@ -25,6 +25,7 @@ from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.metastore.log import ENTRY_BYTES_MAX, Candidate, Head, Log, Term
 from maar.ports.plans.board import Renewal
 from support.clock.fake_clock import FakeClock
+from support.clock.virtual_time import run_virtually
 from support.metastore.fold import entropy, segment
 from support.metastore.service_steps import W2, add, poll, report_of, view, world
 from support.metastore.world import PATIENT, World
@@ -52,7 +53,7 @@ def test_a_restart_changes_nothing_and_lease_time_does_not_jump(world: World) ->
             (outcome,) = (await poll(service, 0, reports=(report_of(plan),))).outcomes
             assert outcome.accepted
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_snapshot_and_the_log_behind_it_restore_everything(world: World) -> None:
@@ -75,7 +76,7 @@ def test_a_snapshot_and_the_log_behind_it_restore_everything(world: World) -> No
             (again,) = (await poll(service, 0, reports=(report_of(plan),))).outcomes
             assert again.accepted
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_snapshot_that_two_asked_for_is_one_and_the_log_goes_back_to_the_one_before(
@@ -92,7 +93,7 @@ def test_a_snapshot_that_two_asked_for_is_one_and_the_log_goes_back_to_the_one_b
             assert status.snapshot_index == max(one, two)
             assert status.log_first == (first if one == two else min(one, two)) + 1
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(world: World) -> None:
@@ -113,7 +114,7 @@ def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(world: World) ->
             assert await view(service) == seen
             await service.snapshot()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_without_any_good_snapshot_a_truncated_log_is_refused(world: World) -> None:
@@ -129,7 +130,7 @@ def test_without_any_good_snapshot_a_truncated_log_is_refused(world: World) -> N
             async with world.running():
                 pass
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_snapshots_are_made_when_due_and_only_a_few_are_kept(world: World) -> None:
@@ -148,7 +149,7 @@ def test_snapshots_are_made_when_due_and_only_a_few_are_kept(world: World) -> No
             text = generate_latest(world.registry).decode()
             assert "maar_metastore_snapshot_index" in text
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_snapshot_of_a_diverged_fold_is_refused(world: World) -> None:
@@ -168,7 +169,7 @@ def test_a_snapshot_of_a_diverged_fold_is_refused(world: World) -> None:
             assert (await service.status()).log_first == 1
             assert index > 0
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 class LossyLog:
@@ -221,7 +222,7 @@ def test_an_unknown_outcome_is_settled_before_anything_else_is_appended(world: W
         async with world.running() as service:
             assert await view(service) == {one.id, two.id}
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_log_without_room_has_snapshots_made_though_none_is_due(world: World) -> None:
@@ -245,7 +246,7 @@ def test_a_log_without_room_has_snapshots_made_though_none_is_due(world: World) 
                         await asyncio.sleep(0.05)
             assert (await service.status()).log_first > 1
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_fault_that_it_cannot_survive_stops_it_loudly(world: World) -> None:
@@ -273,7 +274,7 @@ def test_a_fault_that_it_cannot_survive_stops_it_loudly(world: World) -> None:
             with pytest.raises(Unavailable, match="entry 3"):
                 await service.now()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_leader_that_lost_its_term_folds_what_others_wrote_and_returns(world: World) -> None:
@@ -288,7 +289,7 @@ def test_a_leader_that_lost_its_term_folds_what_others_wrote_and_returns(world: 
             await add(service, 2)
             assert (await service.status()).term == term + 2
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_an_update_prepared_in_an_old_term_is_refused_and_dropped(world: World) -> None:
@@ -321,7 +322,7 @@ def test_an_update_prepared_in_an_old_term_is_refused_and_dropped(world: World) 
             assert outcome.accepted
             assert (await kinds()).count("PlansScheduled") == 1
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_restart_of_the_leader_is_no_plans_fault(world: World) -> None:
@@ -343,7 +344,7 @@ def test_a_restart_of_the_leader_is_no_plans_fault(world: World) -> None:
             found = (await service.plan(plan.id)).plan
             assert (found.failures, found.excused) == (1, 0)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_an_entry_too_large_for_the_log_is_kept_in_the_store(world: World) -> None:
@@ -367,7 +368,7 @@ def test_an_entry_too_large_for_the_log_is_kept_in_the_store(world: World) -> No
             async with world.running():
                 pass
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_new_policy_reaches_the_fold_at_the_next_start(world: World) -> None:
@@ -380,7 +381,7 @@ def test_a_new_policy_reaches_the_fold_at_the_next_start(world: World) -> None:
         async with world.running(eager) as service:
             assert len((await poll(service)).granted) == 1
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_before_it_leads_it_says_so_and_answers_nothing(world: World) -> None:
@@ -401,4 +402,4 @@ def test_before_it_leads_it_says_so_and_answers_nothing(world: World) -> None:
             await service.now()
         await log.close()
 
-    asyncio.run(test())
+    run_virtually(test())

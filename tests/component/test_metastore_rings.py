@@ -27,6 +27,7 @@ from maar.ports.writer.membership import (
     RingReader,
     RingView,
 )
+from support.clock.virtual_time import run_virtually
 from support.metastore.rings import ACTIVE, JOINING, LEAVING, owners, writer
 from support.metastore.world import World
 
@@ -78,7 +79,7 @@ def test_writers_register_and_their_beats_are_not_written(world: World) -> None:
             assert (found.dead, found.complete) == ((), True)
             assert found.ring.owners == (2, 1, 0, 1, 1, 2, 2, 0, 1, 0, 0, 2)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_ring_survives_a_restart_and_is_complete_when_everybody_was_heard(world: World) -> None:
@@ -94,7 +95,7 @@ def test_a_ring_survives_a_restart_and_is_complete_when_everybody_was_heard(worl
             assert (await view(service)).complete
             assert (await view(service)).ring == ring
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_new_leader_knows_the_dead_after_it_has_listened(world: World) -> None:
@@ -109,7 +110,7 @@ def test_a_new_leader_knows_the_dead_after_it_has_listened(world: World) -> None
             assert (found.dead, found.complete) == (("b",), True)
             assert sorted(owners(found.ring)) == ["a"] * 4 + ["b"] * 4
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_leader_that_lost_leadership_and_got_it_back_listens_anew(
@@ -132,7 +133,7 @@ def test_a_leader_that_lost_leadership_and_got_it_back_listens_anew(
             await beat(service, writer("b"))
             assert (await view(service)).complete
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 async def lost_leadership(*_: object, **__: object) -> Head:
@@ -167,7 +168,7 @@ def test_a_ring_comes_back_from_a_snapshot_when_the_log_is_truncated(world: Worl
             assert sorted(found) == ["east", "home", "west"]
             assert [found[Zone("east")], found[HOME]] == rings
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_writer_that_starts_again_keeps_its_shards_and_its_former_life_is_refused(
@@ -186,7 +187,7 @@ def test_a_writer_that_starts_again_keeps_its_shards_and_its_former_life_is_refu
             assert (await beat(service, writer("b"))).refusal
             assert (await beat(service, writer("b", session="s2"))).refusal == ""
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_an_operator_removes_the_dead_and_nobody_else(world: World) -> None:
@@ -204,7 +205,7 @@ def test_an_operator_removes_the_dead_and_nobody_else(world: World) -> None:
             await beat(service, writer("a", LEAVING), leaves=True)
             assert await service.rings() == ()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_writers_that_come_at_once_all_get_their_shards(world: World) -> None:
@@ -215,7 +216,7 @@ def test_writers_that_come_at_once_all_get_their_shards(world: World) -> None:
             ring: Ring = (await view(service)).ring
             assert [ring.owners.count(place) for place in range(20)] == [4] * 20
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 class HangingLog:
@@ -261,7 +262,7 @@ def test_beats_and_rings_are_answered_while_the_log_hangs(world: World) -> None:
             assert (await joining).refusal == ""
             assert (await view(service)).dead == ()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_what_no_writer_says_is_refused_and_what_is_unknown_costs_nothing(world: World) -> None:
@@ -273,7 +274,7 @@ def test_what_no_writer_says_is_refused_and_what_is_unknown_costs_nothing(world:
             assert await service.rings() == ()
             assert service.ready() == ""
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_before_it_leads_it_knows_no_rings(world: World) -> None:
@@ -286,7 +287,7 @@ def test_before_it_leads_it_knows_no_rings(world: World) -> None:
             await beat(service, writer("a"))
         await log.close()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_status_and_metrics_tell_the_rings(world: World) -> None:
@@ -322,7 +323,7 @@ def test_status_and_metrics_tell_the_rings(world: World) -> None:
             assert metric("state_items", collection="rings") == 1.0
             assert b"ring_moved_shards_total" in generate_latest(world.registry)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 class Mute:
@@ -352,4 +353,4 @@ def test_other_processes_ask_the_same(world: World, tmp_path: Path) -> None:
                 await client.close()
                 await server.stop()
 
-    asyncio.run(test())
+    run_virtually(test())
