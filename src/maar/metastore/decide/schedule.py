@@ -320,12 +320,15 @@ class _Round:
         self._new_max = room if room > 0 else parking.room(state)
         since = worker_registry.hearing_since
         may_run = scheduled.may_run
-        lines = sorted({*state.kinds.lines(state.policy), *(one.line for one in state.plans.lines)})
+        planned = {one.line for one in state.plans.lines}  # of most kinds no plan is there
+        lines = sorted(planned.union(state.kinds.lines(state.policy)))
         self._urgent = list(filter(may_run, urgent(state, now)))
         self._lines = {
             line: _Line(
                 chain(
-                    map(Offer, filter(may_run, healthy(state, line, now=now, hearing_since=since))),
+                    map(Offer, filter(may_run, healthy(state, line, now=now, hearing_since=since)))
+                    if line in planned
+                    else (),
                     (Offer(None, spec) for spec in scheduled.due(line)),
                 )
             )
@@ -338,7 +341,7 @@ class _Round:
                     FAILING_SEEN_MAX,
                 )
             )
-            for line in lines
+            for line in sorted(planned)
         }
         self._failing[PROBE] = list(filter(may_run, probes(state, now)))
         if not any(self._failing.values()) and not any(plan.failures for plan in self._urgent):

@@ -106,7 +106,7 @@ class Places(Mapping[BlockId, Item]):
         if row is None:
             return None
         item = self._item(row)
-        self._keys.give_back(_PLACE.unpack(row)[-1])
+        self._keys.give_back(int.from_bytes(row[PLACE_BYTES:], "big"))
         return item
 
     def by_key(self) -> dict[QueueKey, list[bytes]]:

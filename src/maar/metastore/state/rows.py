@@ -193,12 +193,15 @@ class Rows:
     def _tidy(self, number: int) -> None:
         """After rows have gone: no chunk is empty, and small neighbours become one."""
         chunk = self._chunks[number]
+        small = CHUNK_MAX // 2 * self._width
+        if len(chunk) >= small:
+            return
         if not chunk:
             del self._chunks[number], self._firsts[number]
             return
         for left in (number, number - 1):
             pair = self._chunks[left : left + 2] if left >= 0 else []
-            if len(pair) == 2 and sum(map(len, pair)) <= CHUNK_MAX // 2 * self._width:
+            if len(pair) == 2 and sum(map(len, pair)) <= small:
                 pair[0].extend(pair[1])
                 del self._chunks[left + 1], self._firsts[left + 1]
                 return

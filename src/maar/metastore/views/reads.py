@@ -235,7 +235,9 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
     if found.repair is not None:
         repair, inputs = repairs.session_blocks(state, found, found.repair)
     token = found.lease.token
-    masks = tuple(deletion.applying(state, meta, before=token) for meta in inputs)
+    masks: tuple[tuple[Mask, ...], ...] = ()
+    if state.predicates:
+        masks = tuple(deletion.applying(state, meta, before=token) for meta in inputs)
     return LeasedPlan(
         id=found.id,
         kind=found.kind,

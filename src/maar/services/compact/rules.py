@@ -253,19 +253,28 @@ class Batches:
         self, items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime
     ) -> None:
         self._batches = cut(items, level, span_ns=span_ns, now=now)
-        self._open: list[Item] = []  # what is left, once no batch is closed any more
-        self._look()
+        self._next: CutBatch | None = None  # not looked at before somebody asks: most take one
 
-    def _look(self) -> None:
-        batch = next(self._batches, CutBatch([], closed=False))
-        self.first = batch.items if batch.closed else None
-        self._open = [] if batch.closed else batch.items
+    def _look(self) -> CutBatch:
+        if self._next is None:
+            self._next = next(self._batches, CutBatch([], closed=False))
+        return self._next
+
+    @property
+    def first(self) -> list[Item] | None:
+        batch = self._look()
+        return batch.items if batch.closed else None
+
+    @property
+    def _open(self) -> list[Item]:
+        """What is left, once no batch is closed any more."""
+        batch = self._look()
+        return [] if batch.closed else batch.items
 
     def take_one(self) -> list[Item]:
-        batch = self.first
-        assert batch is not None
-        self._look()
-        return batch
+        batch, self._next = self._look(), None
+        assert batch.closed
+        return batch.items
 
     def take(self, policy: Policy, line: int) -> list[Item]:
         """The first batch, and while workers are behind all that waits after it.
@@ -277,13 +286,13 @@ class Batches:
         have, and are no longer in time.
         """
         taken = self.take_one()
-        if line > 0:
+        if line > 0 or not policy.backlog_count:
             return taken  # blocks are merged at a cost that does not fall with their number
         behind = self.first is not None
         while self.first is not None and _fits(taken, self.first, policy):
             taken = taken + self.take_one()
         if behind and self._open and _fits(taken, self._open, policy):
-            taken, self._open = taken + self._open, []
+            taken, self._next = taken + self._open, CutBatch([], closed=False)
         return taken
 
 
