@@ -6,7 +6,9 @@ Without room in the cache of parts, the engine leaves every query about blocks t
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -32,6 +34,8 @@ from maar.ports.reader.query import (
 )
 from maar.ports.stores.object_store import ObjectStore
 from maar.query import compiled
+from maar.query.answers import GraphBounds, draws_at_once
+from maar.query.read.part_cache import Weighed
 from maar.query.service import DuckEngine, QuerySettings
 from support.lake.asking import SECOND, START, lake, store
 from support.lake.block_plans import Bench
@@ -250,5 +254,52 @@ def test_samples_are_kept_within_their_share_and_no_query_takes_all_of_it(
         for meta in metas:
             masked.store.delete(meta.file("samples").locations[0].key)
         assert (await engine.call(question)).rows, "what is kept needs no file"
+
+    asyncio.run(scenario())
+
+
+def test_a_flame_graph_is_drawn_at_once_when_all_of_it_is_in_memory_and_small(
+    masked: Masked, engines: tuple[DuckEngine, DuckEngine]
+) -> None:
+    random = Random(5)
+    for _ in range(2):
+        masked.add_block([some_profile(random, tenant=TENANT, huge=False) for _ in range(20)])
+    engine, _ = engines
+    time = TimeRange(START, START + 99 * SECOND)
+    whole = Scope(TENANT, time)
+
+    async def is_at_once(scope: Scope, bounds: GraphBounds = GraphBounds()) -> bool:  # noqa: B008
+        draws = partial(draws_at_once, profile_type=CPU, tidy=True, bounds=bounds)
+        where = await engine.ask(
+            scope,
+            lambda _: threading.current_thread(),
+            at_once=lambda reading: draws(reading, scope),
+        )
+        return where is threading.main_thread()
+
+    async def scenario() -> None:
+        assert not await is_at_once(whole), "nothing is known yet"
+        await engine.call(
+            SelectSeries(
+                whole, profile_type=CPU, group_by=(), step_ns=SECOND, aggregation="sum", limit=0
+            )
+        )
+        assert not await is_at_once(whole), "only the runs are"
+        drawn = await engine.call(DrawFlameGraph(whole, profile_type=CPU, max_nodes=99))
+        assert await is_at_once(whole)
+        assert await engine.call(DrawFlameGraph(whole, profile_type=CPU, max_nodes=99)) == drawn
+        in_part = Scope(TENANT, time, (Matcher("region", "=", "eu"),))
+        assert not await is_at_once(in_part), "labels were not read"
+        await engine.call(ListLabelNames(whole))
+        assert await is_at_once(in_part)
+        assert not await is_at_once(Scope(TENANT, time, (Matcher("region", "=~", "e."),)))
+        assert not await is_at_once(Scope(TENANT, TimeRange(START + 1, START + 99 * SECOND)))
+        for bound in GraphBounds._fields:
+            assert not await is_at_once(whole, GraphBounds(**{bound: 1})), bound
+        engine.blocks.samples.bytes_max = 0
+        engine.blocks.samples.get("evicts", lambda: Weighed(None, 0))
+        assert not await is_at_once(whole), "samples are gone"
+        masked.add_segment([some_profile(random, tenant=TENANT, huge=False)])
+        assert not await is_at_once(whole), "a segment has to be decoded"
 
     asyncio.run(scenario())

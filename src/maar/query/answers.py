@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,14 @@ from maar.query.read.sql import CopyCounting, Statement
 SAMPLES_HELD_MAX = 200_000  # rows of 60 bytes, while copies are looked for among them
 
 
+class GraphBounds(NamedTuple):
+    """What is drawn in about a millisecond: a frame costs 30 ns, a sample 3, a run 5."""
+
+    frames: int = 40_000
+    samples: int = 50_000
+    runs: int = 20_000
+
+
 def draw(
     reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int, tidy: bool
 ) -> FlameGraph:
@@ -49,6 +58,32 @@ def draw(
         raise _overflow(reading, scope, profile_type)
     value = stacks.value.astype(np.int64)
     return flamegraph(replace(stacks, value=value), max_nodes=max_nodes)
+
+
+def draws_at_once(
+    reading: Reading,
+    scope: Scope,
+    *,
+    profile_type: str,
+    tidy: bool,
+    bounds: GraphBounds = GraphBounds(),  # noqa: B008 -- immutable
+) -> bool:
+    """Whether all that is drawn is in memory, and within bounds."""
+    if not sql.is_aligned(scope.range):
+        return False
+    if not reading.has_at_hand(scope, bounds.runs, labels=False):
+        return False
+    choices = choose(reading, scope, profile_type)
+    if choices is None or sum(choice.rows for choice in choices) > bounds.samples:
+        return False
+    parts, left = [], bounds.frames
+    for choice in choices:
+        stacks = choice.source.frames_at_hand(choice.runs)
+        if stacks is None or stacks.frame.size > left:
+            return False
+        parts.append(stacks)
+        left -= stacks.frame.size
+    return reading.blocks.has_names(parts, folded=tidy)
 
 
 def top(reading: Reading, scope: Scope, *, profile_type: str, limit: int, tidy: bool) -> Top:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -65,11 +65,13 @@ __all__ = ["DuckEngine", "QuerySettings"]
 log = logging.getLogger("maar.query")
 
 T = TypeVar("T")
+AtOnce = Callable[[Reading], bool]
 STOP_REPEAT_S = 0.05
 SAMPLES_SHARE = 4  # a part of the cache is for samples, and the rest for what they belong to
 VIEWS_SHARE = 32  # beside it, so much is for what the index has said
-AT_ONCE_MAX = 1_000  # datasets of a view that are looked at on the event loop
-# Runs of which the same is true, of about a millisecond: for labels, and for values over time.
+# What is looked at on the event loop, in about a millisecond: datasets of a view, and runs for
+# labels and for values over time.
+DATASETS_AT_ONCE = 1_000
 LABEL_RUNS_AT_ONCE = 20_000
 POINT_RUNS_AT_ONCE = 4_000
 
@@ -138,7 +140,7 @@ class DuckEngine(LocalPort):
             names = await self.ask(
                 scope,
                 lambda reading: answers.label_names(reading, scope),
-                runs_at_once=LABEL_RUNS_AT_ONCE,
+                at_once=lambda reading: reading.has_at_hand(scope, LABEL_RUNS_AT_ONCE),
             )
         return tuple(sorted(names))
 
@@ -167,6 +169,9 @@ class DuckEngine(LocalPort):
                     profile_type=wanted,
                     max_nodes=nodes,
                     tidy=self._settings.tidy_go_stacks,
+                ),
+                at_once=lambda reading: answers.draws_at_once(
+                    reading, scope, profile_type=wanted, tidy=self._settings.tidy_go_stacks
                 ),
             )
 
@@ -207,7 +212,7 @@ class DuckEngine(LocalPort):
                     limit=request.limit,
                     series_max=self._settings.series_max,
                 ),
-                runs_at_once=POINT_RUNS_AT_ONCE,
+                at_once=lambda reading: reading.has_at_hand(counted, POINT_RUNS_AT_ONCE),
             )
 
     async def profile(self, request: GetProfile) -> bytes:
@@ -246,8 +251,10 @@ class DuckEngine(LocalPort):
             scope,
             lambda reading: answers.label_sets(reading, scope, names=names),
             decodes=not known,
-            at_once=known,
-            runs_at_once=LABEL_RUNS_AT_ONCE,
+            at_once=lambda reading: (
+                (known and len(reading.parts.datasets) <= DATASETS_AT_ONCE)
+                or reading.has_at_hand(scope, LABEL_RUNS_AT_ONCE)
+            ),
         )
         if len(sets) > self._settings.series_max:
             raise InvalidInput(
@@ -263,25 +270,22 @@ class DuckEngine(LocalPort):
         work: Callable[[Reading], T],
         *,
         decodes: bool = True,
-        at_once: bool = False,
-        runs_at_once: int = 0,
+        at_once: AtOnce = lambda _: False,
     ) -> T:
-        """One query from slot to answer, within its time. `at_once` when it reads nothing but the
-        view, `runs_at_once` when it reads nothing but runs: if that is all in memory and small, a
-        thread would take longer to wake up than the work does.
+        """One query from slot to answer, within its time. `at_once` tells whether all that it reads
+        is in memory and small: a thread would take longer to wake up than the work does.
         """
         check_matchers(scope.matchers)
         _check_range(scope.range)
-        small = _Small(AT_ONCE_MAX if at_once else -1, _runs_at_once(scope, runs_at_once))
         slot = await self._take_slot(scope.tenant)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 try:
-                    return await self._attempt(slot, scope, work, decodes, small)
+                    return await self._attempt(slot, scope, work, decodes, at_once)
                 # The first time the view may have been too old; the second is damage.
                 except PartGone as gone:
                     log.warning("query repeated with a new view slot=%d cause=%s", slot, gone)
-                return await self._attempt(slot, scope, work, decodes, small, again=True)
+                return await self._attempt(slot, scope, work, decodes, at_once, again=True)
         except TimeoutError as error:
             raise Unavailable(
                 f"the query took longer than {self._settings.timeout_s:g} s and was stopped; "
@@ -296,7 +300,7 @@ class DuckEngine(LocalPort):
         scope: Scope,
         work: Callable[[Reading], T],
         decodes: bool,
-        small: _Small,
+        at_once: AtOnce,
         *,
         again: bool = False,
     ) -> T:
@@ -324,8 +328,11 @@ class DuckEngine(LocalPort):
             copies=self._copies,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
-        if len(parts.datasets) <= small.datasets or reading.has_at_hand(service, small.runs):
-            return _run_work(reading, scope, work, again)
+        if at_once(reading):
+            try:
+                return _run_work(reading, scope, work, again)
+            finally:
+                self._metrics.held.observe(reading.budget.taken)
         thread = self._threads.submit(_run_work, reading, scope, work, again)
         self._readings[thread] = reading
         thread.add_done_callback(lambda ended: self._readings.pop(ended, None))
@@ -420,18 +427,6 @@ class DuckEngine(LocalPort):
                 reason="step",
             )
         return steps
-
-
-class _Small(NamedTuple):
-    """Work that is done on the event loop."""
-
-    datasets: int  # of a view; -1: it reads more than that
-    runs: int  # of parts in memory; 0: likewise
-
-
-def _runs_at_once(scope: Scope, runs: int) -> int:
-    """None where DuckDB is asked about patterns."""
-    return 0 if any(matcher.op in PATTERNS for matcher in scope.matchers) else runs
 
 
 def _check_range(time: TimeRange) -> None:

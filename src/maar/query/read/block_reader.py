@@ -5,7 +5,7 @@ DuckDB needs milliseconds to open files and to plan; for few rows that is most o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -85,9 +85,11 @@ class BlockReader:
             ("totals", meta.id, service), lambda: self._read_totals(meta, service)
         )
 
-    def runs_at_hand(self, meta: BlockMeta, service: str) -> int | None:
-        """How many runs are kept of a block or its service, with its labels; None when not all."""
-        if self.cache.peek(("labels", meta.id)) is None:
+    def runs_at_hand(self, meta: BlockMeta, service: str, *, labels: bool) -> int | None:
+        """How many runs are kept of a block or its service, if need be with its labels; None when
+        not all.
+        """
+        if labels and self.cache.peek(("labels", meta.id)) is None:
             return None
         for each in (EVERY, service):
             totals: Totals | None = self.cache.peek(("totals", meta.id, each))
@@ -101,13 +103,28 @@ class BlockReader:
 
     def names(self, parts: Sequence[StackFrames], *, folded: bool) -> FrameNames:
         """The names of some parts; kept, unless one of them is of level 0, which is soon gone."""
-        keys = tuple(part.key for part in parts)
-        if None in keys:
+        if None in (part.key for part in parts):
             return join_names([part.names for part in parts], folded=folded)
         return self.cache.get(
-            ("names", folded, keys),
+            _names_key(parts, folded),
             lambda: join_names([part.names for part in parts], folded=folded),
         )
+
+    def has_names(self, parts: Sequence[StackFrames], *, folded: bool) -> bool:
+        return self.cache.peek(_names_key(parts, folded)) is not None
+
+    def frames_at_hand(
+        self, meta: BlockMeta, service: str, totals: Totals, runs: Int
+    ) -> StackFrames | None:
+        """The stacks of a block or its service, when they and the samples of some runs are kept."""
+        footer: Footer | None = self.cache.peek(self._footer_key(meta, "samples"))
+        kept = (self.cache.peek(("stacks", meta.id, each)) for each in (EVERY, service))
+        stacks: StackFrames | None = next((each for each in kept if each is not None), None)
+        if footer is None or stacks is None:
+            return None
+        groups = np.unique(_groups_of(footer, totals.start[runs])).tolist()
+        whole = all(self.samples.peek((meta.id, group)) is not None for group in groups)
+        return stacks if whole else None
 
     def sums(
         self, meta: BlockMeta, service: str, totals: Totals, runs: Int, check: Callable[[], None]
@@ -116,7 +133,7 @@ class BlockReader:
         sums = StackSums(self._stacks(meta, service))
         footer = self._footer(meta, "samples")
         first, rows = totals.start[runs], totals.rows[runs]
-        of_group = np.searchsorted(footer.begins, first, side="right") - 1
+        of_group = _groups_of(footer, first)
         groups = np.unique(of_group)
         for group, read in zip(groups.tolist(), self._rows(meta, footer, groups), strict=True):
             check()
@@ -196,12 +213,15 @@ class BlockReader:
 
     def _footer(self, meta: BlockMeta, table: str) -> Footer:
         """A file is opened for it only when it is not known yet."""
-        at = self._stores.choose(meta.id, meta.file(table).locations)
-        footer: Footer | None = self.cache.peek(("footer", at.store, at.key))
+        footer: Footer | None = self.cache.peek(self._footer_key(meta, table))
         if footer is not None:
             return footer
         with self._open(meta, table) as (_, read):
             return read
+
+    def _footer_key(self, meta: BlockMeta, table: str) -> Hashable:
+        at = self._stores.choose(meta.id, meta.file(table).locations)
+        return "footer", at.store, at.key
 
     @contextmanager
     def _open(
@@ -242,6 +262,15 @@ def _read_footer(source: Any, meta: BlockMeta, file: File) -> Footer:
     groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     rows = np.array(groups, np.int64)
     return Footer(metadata, np.cumsum(rows) - rows, rows, FOOTER_FACTOR * metadata.serialized_size)
+
+
+def _names_key(parts: Sequence[StackFrames], folded: bool) -> Hashable:
+    return "names", folded, tuple(part.key for part in parts)
+
+
+def _groups_of(footer: Footer, rows: Int) -> Int:
+    """The row group of each row."""
+    return np.searchsorted(footer.begins, rows, side="right") - 1
 
 
 def _may_hold(parquet: pq.ParquetFile, group: int, service: str) -> bool:

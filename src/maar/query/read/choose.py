@@ -47,8 +47,16 @@ class Choice:
 
 def choose(reading: Reading, scope: Scope, profile_type: str = "") -> list[Choice] | None:
     """In time, widened to whole microseconds, and of the series that match; None when there is too
-    much of it for memory.
+    much of it for memory. Found once for a query.
     """
+    asked = scope, profile_type
+    if asked not in reading.chosen:
+        reading.chosen[asked] = _choose_now(reading, scope, profile_type)
+    found: list[Choice] | None = reading.chosen[asked]
+    return found
+
+
+def _choose_now(reading: Reading, scope: Scope, profile_type: str) -> list[Choice] | None:
     sources = reading.sources(service_of(scope.matchers))
     if sources is None:
         return None

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from maar.model.block import BlockMeta, Dataset
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
+from maar.ports.reader.query import Scope
 from maar.ports.stores.stores import Stores
 from maar.query.decide.budget import LEVEL_0, OBJECT_FACTOR, ROWS, AnswerBudget
-from maar.query.decide.select import Parts
+from maar.query.decide.select import DATASET_LABELS, PATTERNS, Parts, service_of
 from maar.query.read.block_reader import BlockReader
 from maar.query.read.database import QueryDatabase, engine
 from maar.query.read.known_copies import KnownCopies
@@ -63,6 +64,7 @@ class Reading:
         self._database = database
         self._opened: Any = None  # DuckDB's cursor, which small queries do not need
         self._sources: dict[str, list[Source] | None] = {}
+        self.chosen: dict[tuple[Scope, str], Any] = {}  # of sources, by `choose`
         self._decoded: dict[str, list[DecodedPart]] = {}  # by block
         self._stopped = threading.Event()
         self._closing = threading.Lock()
@@ -144,13 +146,16 @@ class Reading:
             self.parts, service=service, reader=reader, decode=self._decode, check=self.check
         )
 
-    def has_at_hand(self, service: str, runs_max: int) -> bool:
-        """Whether there is nothing to read, decode or look for, and no more than so many runs."""
-        if not runs_max or self.parts.raw:
+    def has_at_hand(self, scope: Scope, runs_max: int, *, labels: bool = True) -> bool:
+        """Whether there is nothing to read, decode or look for, and no more than so many runs; for
+        patterns DuckDB is asked. `labels`: also those that the scope does not name.
+        """
+        if self.parts.raw or any(matcher.op in PATTERNS for matcher in scope.matchers):
             return False
-        left = runs_max
+        service, left = service_of(scope.matchers), runs_max
+        labels = labels or any(each.name not in DATASET_LABELS for each in scope.matchers)
         for meta in self.parts.blocks:
-            runs = self.blocks.runs_at_hand(meta, service)
+            runs = self.blocks.runs_at_hand(meta, service, labels=labels)
             if runs is None or runs > left:
                 return False
             left -= runs

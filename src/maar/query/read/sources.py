@@ -11,7 +11,7 @@ from maar.model.predicate import Mask
 from maar.model.time import TimeRange
 from maar.query.decide.label_columns import SeriesLabels
 from maar.query.decide.select import Parts
-from maar.query.decide.stack_sums import StackSums
+from maar.query.decide.stack_sums import StackFrames, StackSums
 from maar.query.decide.totals import RUN_BYTES, Int, Totals
 from maar.query.read.block_reader import BlockReader
 from maar.query.read.level0 import DecodedPart
@@ -45,6 +45,10 @@ class Source(Protocol):
 
     def sums(self, runs: Int) -> StackSums: ...
 
+    def frames_at_hand(self, runs: Int) -> StackFrames | None:
+        """All its stacks, when nothing has to be read for sums of these runs."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class BlockSource:
@@ -69,6 +73,9 @@ class BlockSource:
     def sums(self, runs: Int) -> StackSums:
         return self.reader.sums(self.meta, self.service, self.totals, runs, self.check)
 
+    def frames_at_hand(self, runs: Int) -> StackFrames | None:
+        return self.reader.frames_at_hand(self.meta, self.service, self.totals, runs)
+
 
 @dataclass(frozen=True, slots=True)
 class RawSource:
@@ -92,6 +99,9 @@ class RawSource:
 
     def sums(self, runs: Int) -> StackSums:
         return self.part.runs.sums(runs)
+
+    def frames_at_hand(self, _runs: Int) -> StackFrames | None:
+        return None
 
 
 def sources_of(
