@@ -43,9 +43,9 @@ from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.app.processes.long_lived import long_lived
-from maar.metastore.leader import snapshots
 from maar.metastore.records.packs import pack
 from maar.metastore.replica import snapshot
+from maar.metastore.replica.timing import Timing
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import NO_DAY, TABLES, BlockMeta, Dataset, File, Kind, Location
@@ -75,7 +75,7 @@ BLOCKS_A_CALL = 50  # while the queue is filled
 AT_ONCE = 1_000  # segments made at a time
 TENANT = TenantId("acme")
 START_NS = 1_800_000_000_000_000_000
-snapshots.FIRST_S = float("inf")  # a snapshot is measured by itself, not under what else is
+TIMING = Timing(snapshot_first_s=float("inf"))  # a snapshot is measured by itself
 INCARNATION = Incarnation("0badcafe")
 TYPES = (
     ("process_cpu:cpu:nanoseconds:cpu:nanoseconds",),
@@ -209,6 +209,7 @@ def service_of(directory: Path, log: SqliteLog) -> MetastoreService:
         candidate=Candidate("bench"),
         take_snapshot=take_snapshot,
         registry=CollectorRegistry(),
+        timing=TIMING,
         loading=long_lived,
     )
 

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.block.format import checksum
-from maar.metastore.leader import snapshots
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.records.entries import Tick
 from maar.metastore.records.packs import pack
 from maar.metastore.replica import snapshot
+from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.service import MetastoreService
 from maar.metastore.state.digest import digest
 from maar.metastore.state.retired import Cause, Retired
@@ -41,7 +41,7 @@ GIVEN = StoreSet((StoreSpec(MAIN), StoreSpec(EU)), (EU,))
 class Two:
     """A metastore with two stores, which can be cut off and wiped; a second one may follow it."""
 
-    def __init__(self, before: Two | None = None) -> None:
+    def __init__(self, before: Two | None = None, *, timing: Timing = TIMING) -> None:
         stores = {name: NamedStore(name) for name in (MAIN, EU)}
         self.named: dict[StoreName, NamedStore] = before.named if before else stores
         self.shared: SharedLog = before.shared if before else SharedLog()
@@ -57,6 +57,7 @@ class Two:
             registry=CollectorRegistry(),
             stores=Stores(StorePlaces(places), self._open),
             given_stores=lambda: GIVEN,
+            timing=timing,
         )
 
     def _open(self, settings: StoreSettings, *, make: bool = False) -> ObjectStore:  # noqa: ARG002
@@ -262,12 +263,10 @@ def test_a_disk_that_was_taken_for_wiped_has_snapshots_that_lead_on_when_it_is_b
 
 @pytest.mark.parametrize(("wait_s", "hurried"), [(90.0, False), (0.0, True)])
 def test_the_log_of_lost_snapshots_goes_in_time_or_when_there_is_no_room_for_it(
-    wait_s: float, hurried: bool, monkeypatch: pytest.MonkeyPatch
+    wait_s: float, hurried: bool
 ) -> None:
-    monkeypatch.setattr(snapshots, "SPARED_S", 60.0)  # a day would be long, also a virtual one
-
     async def test() -> None:
-        two = Two()
+        two = Two(timing=Timing(lost_log_s=60.0))  # a day would be long, also a virtual one
         await two.service.start()
         await two.until_down()
         await two.truncate()

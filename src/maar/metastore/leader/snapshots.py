@@ -24,9 +24,7 @@ from maar.ports.stores.object_store import ObjectStore, exists
 log_ = logging.getLogger("maar.metastore")
 
 GROWTH = 16  # the newest snapshot is no larger than so many times the log behind it
-FIRST_S = 10.0  # after the start of a term, if there is none: a log without one is hard to restore
 MISSED_S = 60.0  # from one look whether the newest is still there to the next
-SPARED_S = 86_400.0  # so long the log is kept that belongs to snapshots which were lost
 
 
 def snapshot_due(policy: Policy, *, entries: int, appended: int, size: int) -> bool:
@@ -162,7 +160,8 @@ class Snapshots:
 
     def _first_due(self) -> bool:
         """Make the first one early; it also records which incarnation the store belongs to."""
-        return not self._verified and asyncio.get_running_loop().time() - self._began_s >= FIRST_S
+        waited_s = asyncio.get_running_loop().time() - self._began_s
+        return not self._verified and waited_s >= self._timing.snapshot_first_s
 
     def _hurry_due(self) -> bool:
         """Two in a row allow truncating all that can be truncated; more would only cost."""
@@ -213,7 +212,7 @@ class Snapshots:
         key = keys.snapshot(incarnation=leader.state.incarnation, index=head.index)
         self._size = await asyncio.to_thread(self._check_size, key)
         self._verified, self._bytes = [head.index], folded
-        self._spared_until_s = asyncio.get_running_loop().time() + SPARED_S
+        self._spared_until_s = asyncio.get_running_loop().time() + self._timing.lost_log_s
         self._metrics.snapshot.set(self.newest)
 
     def _check_size(self, key: str) -> int:

@@ -19,8 +19,10 @@ class Timing(NamedTuple):
     clean_s: float = 5.0  # a part of the cleaner that found nothing to do looks again after this
     expire_ns: int = MINUTE_NS  # from one run of retention to the next
     drain_s: float = 15.0  # from the end of one look at the dead letters to the next
+    snapshot_first_s: float = 10.0  # after the start of a term, if there is none to restore
     snapshot_look_s: float = 0.5  # between two looks whether a snapshot is due
     snapshot_backoff_s: float = 30.0  # after one that failed, and between pairs of hurried ones
+    lost_log_s: float = 86_400.0  # the log that belongs to lost snapshots is kept so long
 
 
 TIMING = Timing()
