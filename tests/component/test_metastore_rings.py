@@ -353,4 +353,4 @@ def test_other_processes_ask_the_same(world: World, tmp_path: Path) -> None:
                 await client.close()
                 await server.stop()
 
-    run_virtually(test())
+    asyncio.run(test())

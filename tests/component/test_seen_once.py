@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.adapters.stores.open import open_store
+from maar.adapters.system_clock import SystemClock
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
@@ -21,7 +22,6 @@ from maar.ports.stores.object_store import StoreSettings
 from maar.ports.writer.registrar import AddReply, BlockRegistrar
 from maar.segment.service import SegmentService
 from maar.segment.settings import SegmentSettings
-from support.clock.virtual_time import LoopClock, run_virtually
 from support.lake.query_lake import Known
 from support.lake.whole_lake import NOON_NS, WholeLake, letters_of, profile
 
@@ -202,7 +202,7 @@ def test_real_writers_whose_answers_are_lost_store_a_push_once(
                     SegmentSettings(flush_interval_ms=10),
                     lake.store,
                     cast(Caller[BlockRegistrar], metastore),
-                    LoopClock(),
+                    SystemClock(),
                     Random(number),
                     CollectorRegistry(),
                     f"writer-{number}",
@@ -225,7 +225,7 @@ def test_real_writers_whose_answers_are_lost_store_a_push_once(
             assert (await service.status()).profiles_added == 2 * len(sent)
             await ask.sees(sent)
 
-    run_virtually(test())
+    asyncio.run(test())
 
 
 def test_merges_remove_the_copies_that_they_meet_and_keep_twins(lake: WholeLake) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.services.compact.rules import COMPACT
 from maar.services.erase.rules import ERASE
 from maar.services.runs import carry_out
-from support.clock.virtual_time import run_virtually
 from support.lake.query_lake import TENANT, Known
 from support.lake.whole_lake import ALWAYS, Asker, WholeLake, profile
 
@@ -130,5 +129,5 @@ def bytes_of(lake: WholeLake) -> bytes:
     return b"".join(found)
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run_virtually(test())
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 120))
