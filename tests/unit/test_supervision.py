@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from asyncio.subprocess import Process
@@ -16,6 +17,7 @@ from maar.app.processes.supervisor import (
     NOT_STARTED,
     RESTART_MAX_S,
     Supervisor,
+    is_ready,
     listen,
     restart_delay_s,
     stop_signals,
@@ -153,3 +155,37 @@ def test_a_taken_port_is_a_sentence() -> None:
 def test_port_zero_takes_a_free_one() -> None:
     with listen(settings(MAAR_SERVER__LISTEN="127.0.0.1:0")) as listener:
         assert listener.getsockname()[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "ready"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", True),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", False),
+        (b"200\r\n", False),
+        (b"", False),
+    ],
+)
+def test_maar_is_ready_when_a_front_says_so(answer: bytes, *, ready: bool) -> None:
+    asked: list[bytes] = []
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        writer.close()
+
+    async def ask(listener: socket.socket) -> bool:
+        async with await asyncio.start_server(answers, sock=listener):
+            return await is_ready(listener)
+
+    listener = listen(settings(MAAR_SERVER__LISTEN="127.0.0.1:0"))
+    port = listener.getsockname()[1]
+    assert asyncio.run(ask(listener)) is ready
+    assert asked[0].startswith(b"GET /ready HTTP/1.1\r\n")
+    assert f"host: 127.0.0.1:{port}\r\n".encode() in asked[0]
+
+
+def test_maar_is_not_ready_while_nobody_listens() -> None:
+    with listen(settings(MAAR_SERVER__LISTEN="127.0.0.1:0")) as listener:
+        listener.shutdown(socket.SHUT_RDWR)
+        assert not asyncio.run(is_ready(listener))

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from maar.block.decode.batch import Batch
 from maar.block.format import hashing
 from maar.block.format.hashing import Int
 from maar.block.format.tables import LAYOUTS
 from maar.pprof.columns import NONE
+from maar.pprof.kernel import allocating_kernel
 
 INLINED = 1  # called from the next frame towards the root, with which it shares the address
 FOLDED = 2
@@ -123,7 +123,7 @@ def _through(first: Int, number: Int) -> Int:
     return np.where(number == NONE, NONE, first[number])
 
 
-@njit(cache=True)
+@allocating_kernel
 def _expand(
     address: Any,
     mapping: Any,

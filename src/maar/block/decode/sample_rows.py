@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from maar.block.decode.batch import Batch
 from maar.block.decode.frames import coded_text
@@ -16,6 +15,7 @@ from maar.block.decode.sample_labels import Labelled
 from maar.block.format.hashing import Int
 from maar.block.format.tables import SAMPLES, ColumnMakers
 from maar.model.profile import RawProfile
+from maar.pprof.kernel import allocating_kernel
 
 
 def samples_of(batch: Batch, labels: Labelled, stack: Int) -> ColumnMakers:
@@ -73,7 +73,7 @@ def types_of(profiles: list[RawProfile]) -> tuple[list[str], Int]:
     return types, np.array(repeats, np.int64)
 
 
-@njit(cache=True)
+@allocating_kernel
 def explode(sample_base: Any, width: Any, values: Any) -> Any:
     """Which values become rows: profile, sample, column and value of each."""
     rows = 0

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from maar.block.decode.batch import Batch
 from maar.block.decode.frames import Frames, coded_text
 from maar.block.format import hashing
 from maar.block.format.hashing import Int
 from maar.block.format.tables import LAYOUTS, ColumnMakers
+from maar.pprof.kernel import allocating_kernel
 
 
 def stacks_of(batch: Batch, frames: Frames, *, mask: int) -> tuple[ColumnMakers, Int, int]:
@@ -90,7 +90,7 @@ def _spans(texts: list[str]) -> tuple[Any, Int, Int]:
     return np.frombuffer(b"".join(encoded) + b"\0", np.uint8), start, length
 
 
-@njit(cache=True)
+@allocating_kernel
 def _root_first(
     location_offset: Any, location: Any, frame_offset: Any, frame_number: Any, service: Any
 ) -> Any:

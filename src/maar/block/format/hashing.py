@@ -14,6 +14,8 @@ import numpy.typing as npt
 import xxhash
 from numba import njit
 
+from maar.pprof.kernel import allocating_kernel
+
 Int = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -27,22 +29,22 @@ _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _rotate(word: Any, bits: int) -> Any:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _round(state: Any, word: Any) -> Any:
     return _rotate(state + word * _P2, 31) * _P1
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _merge(state: Any, lane: Any) -> Any:
     return (state ^ _round(np.uint64(0), lane)) * _P1 + _P4
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _avalanche(state: Any) -> Any:
     state ^= state >> np.uint64(33)
     state *= _P2
@@ -51,7 +53,7 @@ def _avalanche(state: Any) -> Any:
     return state ^ (state >> np.uint64(32))
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _word(data: Any, at: int) -> Any:
     word = np.uint64(0)
     for byte in range(8):
@@ -59,7 +61,7 @@ def _word(data: Any, at: int) -> Any:
     return word
 
 
-@njit(cache=True)
+@allocating_kernel
 def xxh64_span(data: Any, start: int, length: int) -> Any:
     """XXH64 (seed 0) of some bytes."""
     at, end = start, start + length
@@ -91,7 +93,7 @@ def xxh64_span(data: Any, start: int, length: int) -> Any:
     return _avalanche(state)
 
 
-@njit(cache=True)
+@allocating_kernel
 def xxh64_words(words: Any, start: int, count: int) -> Any:
     """XXH64 (seed 0) of 64-bit words as little-endian bytes."""
     at, end = start, start + count
@@ -114,7 +116,7 @@ def xxh64_words(words: Any, start: int, count: int) -> Any:
     return _avalanche(state)
 
 
-@njit(cache=True)
+@allocating_kernel
 def hash_spans(data: Any, start: Any, length: Any) -> Any:
     """One hash per span of bytes."""
     found = np.empty(start.size, np.uint64)
@@ -123,7 +125,7 @@ def hash_spans(data: Any, start: Any, length: Any) -> Any:
     return found
 
 
-@njit(cache=True)
+@allocating_kernel
 def hash_lists(words: Any, offset: Any) -> Any:
     """One hash per list of words; `offset` has one element more than there are lists."""
     found = np.empty(offset.size - 1, np.uint64)
@@ -132,7 +134,7 @@ def hash_lists(words: Any, offset: Any) -> Any:
     return found
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _slots(count: int) -> int:
     size = 16
     while size < 2 * count:
@@ -140,7 +142,7 @@ def _slots(count: int) -> int:
     return size
 
 
-@njit(cache=True)
+@allocating_kernel
 def intern_spans(data: Any, start: Any, length: Any, hashes: Any) -> Any:
     """Equal spans get equal numbers, from 0 in order of appearance; also the first row of each."""
     size = _slots(start.size)
@@ -173,14 +175,14 @@ def intern_spans(data: Any, start: Any, length: Any, hashes: Any) -> Any:
     return number, first[:found].copy()
 
 
-@njit(cache=True)
+@allocating_kernel
 def intern_lists(words: Any, offset: Any) -> Any:
     """Equal lists of words get equal numbers, from 0 in order of appearance; also the first row."""
     length = offset[1:] - offset[:-1]
     return intern_spans(words, offset[:-1], length, hash_lists(words, offset))
 
 
-@njit(cache=True)
+@allocating_kernel
 def gather_spans(data: Any, start: Any, length: Any, rows: Any) -> Any:
     """The bytes of some spans, one after the other."""
     size = 0
@@ -196,7 +198,7 @@ def gather_spans(data: Any, start: Any, length: Any, rows: Any) -> Any:
     return gathered
 
 
-@njit(cache=True)
+@allocating_kernel
 def hexadecimal(numbers: Any) -> Any:
     """Lower-case digits without leading zeros: their bytes and offsets."""
     offset = np.zeros(numbers.size + 1, np.int64)
@@ -214,7 +216,7 @@ def hexadecimal(numbers: Any) -> Any:
     return data[:at].copy(), offset
 
 
-@njit(cache=True)
+@allocating_kernel
 def take_lists(values: Any, offset: Any, rows: Any) -> Any:
     """Some of the lists, in the order of `rows`: their values and offsets."""
     taken_offset = np.zeros(rows.size + 1, np.int64)

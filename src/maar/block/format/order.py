@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from maar.block.format.dictionary import codes_of
 from maar.block.format.hashing import Int
+from maar.pprof.kernel import allocating_kernel
 
 _NULL = (0, 0)  # comes before all values
 
@@ -202,7 +202,7 @@ def _fixed_words(array: pa.Array) -> Int:
     return data[2 * array.offset : 2 * (array.offset + len(array))]
 
 
-@njit(cache=True)
+@allocating_kernel
 def _compare_lists(numbers: Any, offset: Any, same: Any) -> None:
     for row in range(1, same.size):
         if not same[row]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from maar.pprof.kernel import allocating_kernel
 from maar.query.decide.budget import FRAME_BYTES, STACKS, AnswerBudget
 from maar.query.decide.flamegraph import Stacks
 from maar.query.decide.frame_names import SHAPE, fold, names_of_go
@@ -117,7 +117,7 @@ def _longer(stacks: Stacks, added: Int, source: Int, roots: Int32) -> Stacks:
     return replace(stacks, offset=offset, frame=frame)
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _put_before(offset: Any, frame: Any, added: Any, source: Any, roots: Any, longer: Any) -> None:
     at = 0
     for stack in range(added.size):
@@ -129,7 +129,7 @@ def _put_before(offset: Any, frame: Any, added: Any, source: Any, roots: Any, lo
             at += 1
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _same(rows: Any, one: int, at: int, other: int, place: int) -> Any:
     for step in range(COMMON):  # noqa: SIM110 -- compiled
         if rows[one, at + step] != rows[other, place + step]:
@@ -137,7 +137,7 @@ def _same(rows: Any, one: int, at: int, other: int, place: int) -> Any:
     return True
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _less(rows: Any, one: int, other: int, count: int) -> Any:
     """Whether the first frames of one row come before those of another."""
     for step in range(count):
@@ -146,7 +146,7 @@ def _less(rows: Any, one: int, other: int, count: int) -> Any:
     return False
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _lost_roots(rows: Any) -> Any:
     """What stacks have lost, by the frames that are now their first.
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from maar.pprof.kernel import allocating_kernel
 from maar.query.decide.totals import Flags, Int, Totals, hidden_runs
 
 _NONE: Flags = np.zeros(0, np.bool_)
@@ -33,7 +33,7 @@ def warm() -> None:
     _choose(np.zeros(1, np.int32), np.zeros(1, np.int64), np.ones(1, np.bool_), _NONE, 0, 1)
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _choose(group: Any, time: Any, wanted: Any, hidden: Any, start: int, end: int) -> Any:
     runs = np.empty(group.size, np.int64)
     groups = np.zeros(wanted.size, np.bool_)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from maar.pprof.kernel import allocating_kernel
 from maar.query.decide.totals import Flags, Int, Int32
 
 
@@ -111,7 +111,7 @@ def warm() -> None:
     sums.gather(np.zeros(1, np.int32))
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _table(ids: Any) -> Any:
     size = 8
     while size < 2 * ids.size:
@@ -126,7 +126,7 @@ def _table(ids: Any) -> Any:
     return slots
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _add(
     ids: Any, values: Any, first: Any, end: Any, known: Any, slots: Any, sums: Any, seen: Any
 ) -> Any:
@@ -148,7 +148,7 @@ def _add(
     return weight
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _frames_seen(seen: Any, offset: Any) -> Any:
     frames = 0
     for stack in range(seen.size):
@@ -157,7 +157,7 @@ def _frames_seen(seen: Any, offset: Any) -> Any:
     return frames
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _gather(seen: Any, value: Any, offset: Any, frame: Any, rank: Any, frames: int) -> Any:
     count = 0
     for stack in range(seen.size):

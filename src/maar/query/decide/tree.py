@@ -10,20 +10,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from maar.pprof.kernel import allocating_kernel
 
 _NODES_FIRST = 1024
 _MIX = np.uint64(0x9E3779B185EBCA87)
 _DIGITS_MAX = 19  # of 64 bits with a sign
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _slot(parent: Any, name: Any, slots: int) -> Any:
     mixed = (np.uint64(parent) * _MIX ^ np.uint64(name)) * _MIX
     return np.int64((mixed >> np.uint64(17)) & np.uint64(slots - 1))
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def grow(offset: Any, frame: Any, value: Any) -> Any:
     """The nodes of a tree, each behind its parent: parent, name and own value.
 
@@ -86,7 +87,7 @@ def grow(offset: Any, frame: Any, value: Any) -> Any:
     return parent[:nodes], name[:nodes], own[:nodes]
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def weigh(parent: Any, own: Any) -> Any:
     """The total of every node. What is not greater than 0 by itself cannot be drawn, and is 0."""
     for node in range(own.size):
@@ -98,7 +99,7 @@ def weigh(parent: Any, own: Any) -> Any:
     return total
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def draw(
     parent: Any, name: Any, own: Any, total: Any, width: int, threshold: int, other: int
 ) -> Any:
@@ -167,7 +168,7 @@ def draw(
     return rows[:end], np.array(levels)
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _put(text: Any, end: int, piece: Any) -> Any:
     """Write a piece before a place; where it begins."""
     first = end - piece.size
@@ -176,7 +177,7 @@ def _put(text: Any, end: int, piece: Any) -> Any:
     return first
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def write(rows: Any, levels: Any, opening: Any, closing: Any) -> Any:
     """The rows as a list of levels in JSON, each between `opening` and `closing`. Their numbers,
     none of which is below 0, are text: ["0","15","4","0"].
