@@ -1,6 +1,6 @@
 """The metastore's metrics: a gauge for everything bounded, a counter for everything applied.
 
-The gauges are set on the leader's loop twice a second, so nothing here visits every block.
+The gauges are set on the leader's loop every two seconds, so nothing here visits every block.
 Followers set the gauges of the state too; gauges that only a leader can know are empty there.
 """
 

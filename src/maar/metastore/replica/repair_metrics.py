@@ -1,7 +1,7 @@
 """Metrics of repairs: how much is repaired, how old that is, and what is left to do.
 
-The gauges are of tenants with blocks, of so many at most. They are set anew every half minute, in
-steps: those of a few tenants in each turn of the leader's loop.
+The gauges are of tenants with blocks, of so many at most. They are set anew in rounds, one every
+half minute at most, of which each step sets those of a few tenants: a thousand take some minutes.
 """
 
 from __future__ import annotations
