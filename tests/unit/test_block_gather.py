@@ -6,6 +6,7 @@ The oracle is the batch decoder, which interns nothing across calls and sorts wh
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -210,14 +211,57 @@ def test_texts_that_differ_in_one_byte_are_different() -> None:
     assert len(places_of(texts, seed="any")) == len(texts)
 
 
+def test_texts_that_come_again_in_nearly_the_same_order_keep_their_numbers() -> None:
+    """The one that followed the last time is looked at first: it may be another of its length."""
+    random = Random(4)
+    texts = [bytes(random.choices(b"ab", k=random.randrange(12))) for _ in range(40)]
+    pool = interning.Pool(np.uint8, interning.hash_keys("any"))
+    numbers: dict[bytes, int] = {}
+    for _ in range(200):
+        at, size = random.randrange(40), random.randrange(3)
+        texts[at : at + size] = [bytes(random.choices(b"ab", k=random.randrange(12)))] * size
+        if random.random() < 0.2:
+            random.shuffle(texts)
+        assert number_of(pool, texts) == [numbers.setdefault(one, len(numbers)) for one in texts]
+    assert pool.count == len(numbers) > 100
+
+
+def test_profiles_that_repeat_most_of_the_one_before() -> None:
+    random = Random(6)
+    one = random_profile(random, size=12)
+    profiles = []
+    for number in range(12):
+        samples = list(one.samples)
+        random.shuffle(samples)
+        kept = samples if number % 3 == 0 else [s for s in one.samples if random.random() < 0.7]
+        frames = [*one.locations]
+        if number % 4 == 1:  # the same frames with other lines of code
+            frames = [
+                replace(frame, lines=tuple(replace(at, line=at.line ^ 1) for at in frame.lines))
+                if random.random() < 0.3
+                else frame
+                for frame in frames
+            ]
+        again = replace(one, samples=kept, locations=frames)
+        profiles.append(raw_profile(again, time_ns=NOON_NS + number))
+    assert_as_a_batch(profiles)
+
+
 def places_of(texts: list[bytes], *, seed: str, bits: int = 8) -> list[int]:
     """Where each text is looked for in a table of 2 ** bits places."""
     pool = interning.Pool(np.uint8, interning.hash_keys(seed))
+    number_of(pool, texts)
+    assert pool.count == len(set(texts))
+    return [int(hashed) & ((1 << bits) - 1) for hashed in pool.arrays.hashes[: pool.count]]
+
+
+def number_of(pool: interning.Pool, texts: list[bytes]) -> list[int]:
+    """The number of each text in a pool, which is brought up to date."""
     length = np.array([len(text) for text in texts], np.int64)
     arrays = pool.reserve(len(texts), int(length.sum()))
-    raw = np.frombuffer(b"".join(texts), np.uint8)
+    raw = np.frombuffer(b"".join(texts) or b" ", np.uint8)
     strings = np.stack([np.cumsum(length) - length, length])
     number = np.empty(len(texts), np.int64)
-    known = interning.number_strings(arrays, 0, raw, strings, number)
-    assert known == len(set(texts))
-    return [int(hashed) & ((1 << bits) - 1) for hashed in arrays.hashes[:known]]
+    pool.count = int(interning.number_strings(arrays, pool.count, raw, strings, number))
+    pool.size = int(pool.arrays.offset[pool.count])
+    return [int(one) for one in number]

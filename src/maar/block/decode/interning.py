@@ -232,8 +232,29 @@ def _numbering(same: Any) -> Any:
     return number
 
 
+def _recognising(same: Any) -> Any:
+    """How a list is recognised that is known, of which `same` tells whether two are equal."""
+
+    @inline
+    def recognise(pool: Any, known: Any, count: Any, data: Any, start: Any, size: Any) -> Any:
+        """Whether a list is the one of some number. What came one after the other in one profile
+        mostly comes so in the next: then it has not to be hashed and looked for, which are
+        steps into memory that nobody can foresee.
+        """
+        if known >= count:
+            return False
+        at = pool.offset[np.uint64(known)]
+        if pool.offset[np.uint64(known + 1)] - at != size:
+            return False
+        return same(pool.words, at, data, start, size)
+
+    return recognise
+
+
 _number_bytes = _numbering(_same_bytes)
 _number_words = _numbering(_same_words)
+_is_bytes = _recognising(_same_bytes)
+_is_words = _recognising(_same_words)
 
 
 class Pools(NamedTuple):
@@ -320,10 +341,13 @@ def number_profile(
 @kernel
 def number_strings(pool: Any, count: Any, raw: Any, strings: Any, number: Any) -> Any:
     """The number of each string; how many are known afterwards, here as below."""
+    found = np.int64(-1)
     for row in range(strings.shape[1]):
         start, size = strings[0, row], strings[1, row]
-        hashed = _hash_bytes(pool[4], raw, start, size)
-        found = _number_bytes(pool, count, raw, start, size, hashed)
+        found += 1
+        if not _is_bytes(pool, found, count, raw, start, size):
+            hashed = _hash_bytes(pool[4], raw, start, size)
+            found = _number_bytes(pool, count, raw, start, size, hashed)
         number[row] = found
         if found == count:
             count += 1
@@ -362,10 +386,14 @@ def _number_columns(
     pool: Any, count: Any, table: Any, first: Any, size: Any, words: Any, number: Any
 ) -> Any:
     """The number of what each column has in `size` rows from the row `first` on."""
+    found = np.int64(-1)
     for column in range(table.shape[1]):
         for word in range(size):
             words[word] = table[first + word, column]
-        found = _number_words(pool, count, words, 0, size, _hash_words(pool[4], words, 0, size))
+        found += 1
+        if not _is_words(pool, found, count, words, 0, size):
+            hashed = _hash_words(pool[4], words, 0, size)
+            found = _number_words(pool, count, words, 0, size, hashed)
         number[column] = found
         if found == count:
             count += 1
@@ -385,6 +413,7 @@ def _number_locations(pool: Any, count: Any, tables: Any, functions: Any, number
         numbers.words,
     )
     said, offset = functions.words, functions.offset
+    found = np.int64(-1)
     for row in range(locations.shape[1] - 1):
         symbol = False
         at = HEAD
@@ -415,7 +444,10 @@ def _number_locations(pool: Any, count: Any, tables: Any, functions: Any, number
             words[2] = address - mappings[1, owner] + mappings[3, owner]
         elif not symbol:
             words[2] = address
-        found = _number_words(pool, count, words, 0, at, _hash_words(pool[4], words, 0, at))
+        found += 1
+        if not _is_words(pool, found, count, words, 0, at):
+            hashed = _hash_words(pool[4], words, 0, at)
+            found = _number_words(pool, count, words, 0, at, hashed)
         numbers.location[row] = found
         if found == count:
             count += 1
@@ -429,15 +461,18 @@ def _number_stacks(
     """The number of each sample's stack: (service, locations from the leaf)."""
     samples, refs, known, words = tables.samples, tables.refs, numbers.location, numbers.short_words
     words[0] = service
+    found = np.int64(-1)
     for sample in range(stack.shape[0]):
         first = samples[0, sample]
         depth = samples[0, sample + 1] - first
         for at in range(depth):
             words[np.uint64(1 + at)] = known[np.uint64(refs[np.uint64(first + at)])]
         size = 1 + depth
-        words[np.uint64(size)] = 0  # pairs are hashed: the last may have nobody
-        hashed = _hash_words(pool[4], numbers.words, 0, (size + 1) // 2)
-        found = _number_words(pool, count, words, 0, size, hashed)
+        found += 1
+        if not _is_words(pool, found, count, words, 0, size):
+            words[np.uint64(size)] = 0  # pairs are hashed: the last may have nobody
+            hashed = _hash_words(pool[4], numbers.words, 0, (size + 1) // 2)
+            found = _number_words(pool, count, words, 0, size, hashed)
         stack[sample] = found
         if found == count:
             count += 1
