@@ -118,6 +118,7 @@ class Pipeline:
             f"roles.metastore={self.metastore.addresses}",
             f"roles.query={self._query}",
             *SMALL,
+            "query.timeout_s=120",  # on a busy machine no query may be stopped for that
             *settings,
             roles=roles,
         )
@@ -146,7 +147,7 @@ class Pipeline:
             "end": now_ms + 60_000,
         }
         url = f"{self.front.url}/api/v1/top"
-        answer = httpx.get(url, params=asked, trust_env=False, verify=False, timeout=60)
+        answer = httpx.get(url, params=asked, trust_env=False, verify=False, timeout=150)
         assert answer.status_code == httpx.codes.OK, answer.text
         return int(answer.json()["total"])
 
