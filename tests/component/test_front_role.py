@@ -1,11 +1,13 @@
-"""The front in its process: whoever waits when it ends is answered, however it ends."""
+"""The front in its process: how long it waits for others, and that whoever waits is answered."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
+import grpc
 import httpx
 import pytest
 
@@ -13,7 +15,8 @@ from maar.adapters.rpc import serve_role
 from maar.app.roles import front
 from maar.app.roles.wiring import Here
 from maar.app.settings.config import load
-from maar.model.errors import Unavailable
+from maar.model.errors import MaarError, Unavailable
+from maar.ports.role import GetReadiness
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 
@@ -61,3 +64,31 @@ def test_who_waits_is_answered_before_the_front_is_gone(tmp_path: Path, fails: b
         await server.stop(0)
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_query_on_another_host_may_wait_and_take_what_the_owner_allows() -> None:
+    """It had the 30 s of a call that says nothing, whatever was set."""
+
+    async def story() -> None:
+        left_s: list[float] = []
+
+        async def refuse(_: bytes, context: Any) -> None:
+            left_s.append(context.time_remaining())
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+
+        handlers = {GetReadiness.__name__: grpc.unary_unary_rpc_method_handler(refuse)}
+        querier = grpc.method_handlers_generic_handler(GetReadiness.wire_service, handlers)
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((querier,))
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        environ = {"MAAR_ROLES__QUERY": address, "MAAR_QUERY__TIMEOUT_S": "1000"}
+        channel = front.query_channel(load(file=None, environ=environ))
+        with pytest.raises(MaarError):
+            await channel.call(GetReadiness())
+        await channel.close()
+        await server.stop(0)
+        (given_s,) = left_s
+        assert 1900 < given_s < 2100  # the wire rounds long ones
+
+    asyncio.run(story())

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.component
 YEAR_NS = 365 * DAY_NS
 EVER = TimeRange(0, 1 << 62)
 WORKER = WorkerId("w")
-PATIENCE_S = 180.0
+PATIENCE_S = 60.0
 POLICY = msgspec.structs.replace(
     SMALL,
     levels=(Level(count=3, bytes=1 << 20, age_ns=SECOND_NS), *SMALL.levels[1:]),

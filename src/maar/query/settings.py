@@ -35,7 +35,10 @@ class QuerySettings(Struct, kw_only=True, frozen=True):
     beyond it, 413 with what helps.
     """
     timeout_s: Annotated[float, Meta(gt=0)] = 30.0
-    """How long a query may wait, and then take."""
+    """How long a query may wait, and then take.
+
+    Where roles run apart, fronts need the same value.
+    """
     level0_cache_bytes_max: Natural = 256 << 20
     """Decoded segments that are kept in memory."""
     footer_cache_bytes_max: Natural = 256 << 20

@@ -59,6 +59,7 @@ from maar.pprof.compile_once import doing
 
 log = logging.getLogger("maar.front")
 
+REFUSAL_S = 1.0  # for the querier's own refusal of a query that took too long to arrive
 SIBLING_S = 0.5  # for another front to say that it is there; a health check waits for it
 
 
@@ -89,7 +90,7 @@ async def run(
                 _distributing(settings, here, rules, metastore, clock, registry)
             )
         if asks:
-            engine = Channel(settings.roles.query)
+            engine = query_channel(settings)
             stack.push_async_callback(engine.close)
             others |= {
                 "query": Channel(settings.roles.query),
@@ -230,6 +231,12 @@ def _writer_channel(settings: Settings, fronts: Fronts, address: str) -> Channel
     if fronts.several and address == public_address(settings):
         address = private_address(settings, OWN_WRITER)
     return Channel(address, deadline_s=settings.routing.deadline_ms / 1000)
+
+
+def query_channel(settings: Settings) -> Channel:
+    """A query may wait as long as it may then take, and the last word on both is the querier's."""
+    patience_s = 2 * settings.query.timeout_s + REFUSAL_S
+    return Channel(settings.roles.query, deadline_s=patience_s)
 
 
 def _sibling(settings: Settings, name: str) -> Channel:

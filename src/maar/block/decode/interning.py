@@ -201,8 +201,25 @@ def _same_words(one: Any, at: Any, other: Any, start: Any, size: Any) -> Any:
     return not different
 
 
-def _numbering(same: Any) -> Any:
-    """How lists are numbered of which `same` tells whether two are equal."""
+def _comparing(same: Any) -> Any:
+    """How a list is compared with a known one; `same` tells whether words are equal."""
+
+    @inline
+    def is_known_as(pool: Any, known: Any, data: Any, start: Any, size: Any) -> Any:
+        at = pool.offset[np.uint64(known)]
+        if pool.offset[np.uint64(known + 1)] - at != size:
+            return False
+        return same(pool.words, at, data, start, size)
+
+    return is_known_as
+
+
+_are_known_bytes = _comparing(_same_bytes)
+_are_known_words = _comparing(_same_words)
+
+
+def _numbering(is_known_as: Any) -> Any:
+    """How lists are numbered that are compared so."""
 
     @inline
     def number(pool: Any, count: Any, data: Any, start: Any, size: Any, hashed: Any) -> Any:
@@ -220,41 +237,36 @@ def _numbering(same: Any) -> Any:
                     words[np.uint64(at + item)] = data[np.uint64(start + item)]
                 offset[count + 1] = at + size
                 return np.int64(count)
-            at = offset[np.uint64(known)]
-            if (
-                hashes[np.uint64(known)] == hashed
-                and offset[np.uint64(known + 1)] - at == size
-                and same(words, at, data, start, size)
-            ):
+            if hashes[np.uint64(known)] == hashed and is_known_as(pool, known, data, start, size):
                 return known
             slot = (slot + np.uint64(1)) & mask
 
     return number
 
 
-def _recognising(same: Any) -> Any:
-    """How a list is recognised that is known, of which `same` tells whether two are equal."""
+_number_bytes = _numbering(_are_known_bytes)
+_number_words = _numbering(_are_known_words)
+
+
+def _numbering_in_turn(is_known_as: Any, hash_of: Any, number: Any) -> Any:
+    """How lists are numbered that come one after the other.
+
+    What followed a list in one profile mostly follows it in the next: then it need not be hashed
+    and looked for, which are steps into memory that nobody can foresee.
+    """
 
     @inline
-    def recognise(pool: Any, known: Any, count: Any, data: Any, start: Any, size: Any) -> Any:
-        """Whether a list is the one of some number. What came one after the other in one profile
-        mostly comes so in the next: then it has not to be hashed and looked for, which are
-        steps into memory that nobody can foresee.
-        """
-        if known >= count:
-            return False
-        at = pool.offset[np.uint64(known)]
-        if pool.offset[np.uint64(known + 1)] - at != size:
-            return False
-        return same(pool.words, at, data, start, size)
+    def number_after(pool: Any, last: Any, count: Any, data: Any, start: Any, size: Any) -> Any:
+        """The number of the list that comes after that of number `last`; -1: of the first."""
+        if last + 1 < count and is_known_as(pool, last + 1, data, start, size):
+            return last + 1
+        return number(pool, count, data, start, size, hash_of(pool.keys, data, start, size))
 
-    return recognise
+    return number_after
 
 
-_number_bytes = _numbering(_same_bytes)
-_number_words = _numbering(_same_words)
-_is_bytes = _recognising(_same_bytes)
-_is_words = _recognising(_same_words)
+_number_bytes_after = _numbering_in_turn(_are_known_bytes, _hash_bytes, _number_bytes)
+_number_words_after = _numbering_in_turn(_are_known_words, _hash_words, _number_words)
 
 
 class Pools(NamedTuple):
@@ -344,10 +356,7 @@ def number_strings(pool: Any, count: Any, raw: Any, strings: Any, number: Any) -
     found = np.int64(-1)
     for row in range(strings.shape[1]):
         start, size = strings[0, row], strings[1, row]
-        found += 1
-        if not _is_bytes(pool, found, count, raw, start, size):
-            hashed = _hash_bytes(pool[4], raw, start, size)
-            found = _number_bytes(pool, count, raw, start, size, hashed)
+        found = _number_bytes_after(pool, found, count, raw, start, size)
         number[row] = found
         if found == count:
             count += 1
@@ -390,10 +399,7 @@ def _number_columns(
     for column in range(table.shape[1]):
         for word in range(size):
             words[word] = table[first + word, column]
-        found += 1
-        if not _is_words(pool, found, count, words, 0, size):
-            hashed = _hash_words(pool[4], words, 0, size)
-            found = _number_words(pool, count, words, 0, size, hashed)
+        found = _number_words_after(pool, found, count, words, 0, size)
         number[column] = found
         if found == count:
             count += 1
@@ -444,10 +450,7 @@ def _number_locations(pool: Any, count: Any, tables: Any, functions: Any, number
             words[2] = address - mappings[1, owner] + mappings[3, owner]
         elif not symbol:
             words[2] = address
-        found += 1
-        if not _is_words(pool, found, count, words, 0, at):
-            hashed = _hash_words(pool[4], words, 0, at)
-            found = _number_words(pool, count, words, 0, at, hashed)
+        found = _number_words_after(pool, found, count, words, 0, at)
         numbers.location[row] = found
         if found == count:
             count += 1
@@ -468,9 +471,9 @@ def _number_stacks(
         for at in range(depth):
             words[np.uint64(1 + at)] = known[np.uint64(refs[np.uint64(first + at)])]
         size = 1 + depth
-        found += 1
-        if not _is_words(pool, found, count, words, 0, size):
-            words[np.uint64(size)] = 0  # pairs are hashed: the last may have nobody
+        found += 1  # as above, but that pairs are hashed
+        if found >= count or not _are_known_words(pool, found, words, 0, size):
+            words[np.uint64(size)] = 0  # the last may have nobody to be a pair with
             hashed = _hash_words(pool[4], numbers.words, 0, (size + 1) // 2)
             found = _number_words(pool, count, words, 0, size, hashed)
         stack[sample] = found

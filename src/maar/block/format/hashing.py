@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xxhash
-from numba import njit
 
-from maar.pprof.kernel import allocating_kernel
+from maar.pprof.kernel import allocating_kernel, inline
 
 Int = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -29,22 +28,22 @@ _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 
 
-@njit(inline="always")
+@inline
 def _rotate(word: Any, bits: int) -> Any:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@njit(inline="always")
+@inline
 def _round(state: Any, word: Any) -> Any:
     return _rotate(state + word * _P2, 31) * _P1
 
 
-@njit(inline="always")
+@inline
 def _merge(state: Any, lane: Any) -> Any:
     return (state ^ _round(np.uint64(0), lane)) * _P1 + _P4
 
 
-@njit(inline="always")
+@inline
 def _avalanche(state: Any) -> Any:
     state ^= state >> np.uint64(33)
     state *= _P2
@@ -53,7 +52,7 @@ def _avalanche(state: Any) -> Any:
     return state ^ (state >> np.uint64(32))
 
 
-@njit(inline="always")
+@inline
 def _word(data: Any, at: int) -> Any:
     word = np.uint64(0)
     for byte in range(8):
@@ -134,7 +133,7 @@ def hash_lists(words: Any, offset: Any) -> Any:
     return found
 
 
-@njit(inline="always")
+@inline
 def _slots(count: int) -> int:
     size = 16
     while size < 2 * count:
