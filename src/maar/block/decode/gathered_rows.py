@@ -48,6 +48,7 @@ class _Groups(NamedTuple):
     end: Int
     column: Int
     width: Int  # value columns of the profile
+    value_base: Int  # a sample's first value is so far behind `width` times its number
     code: Any  # int32, of the type
     series_rank: Any  # int32
     series: Int
@@ -95,32 +96,30 @@ def sample_tables(of: ServiceSamples) -> Iterator[pa.Table]:
     width = np.array([each.sample_type.size for each in of.kept], np.int64)
     profile = np.repeat(np.arange(width.size, dtype=np.int32), np.diff(base))
     value = np.concatenate([each.value.reshape(-1) for each in of.kept])
-    value_at = np.cumsum(width[profile]) - width[profile]
     stack = np.concatenate([each.stack for each in of.kept])
-    order = _samples_in_order(of, profile, stack)
+    stack_rank = of.stack_rank[stack]
+    order = _samples_in_order(of, profile, stack_rank)
     names, groups = _groups(of, base, width, profile, order)
     counts = np.zeros(groups.first.size, np.int64)
-    count_rows(value, value_at, order, groups, counts)
+    count_rows(value, order, groups, counts)
     used = np.flatnonzero(counts)
     used = used[np.lexsort((groups.time[used], groups.series_rank[used], groups.code[used]))]
     groups, counts = groups.take(used), counts[used]
     rows = int(counts.sum())
     sample, group = np.empty(rows, np.int32), np.empty(rows, np.int32)
-    list_rows(value, value_at, order, groups, sample, group)
-    _compare_where_groups_meet(groups, counts, of.stack_rank[stack], sample, group)
+    list_rows(value, order, groups, sample, group)
+    _compare_where_groups_meet(groups, counts, stack_rank, sample, group)
     types = pa.array(names, pa.string())
     for at in range(0, rows, SAMPLE_ROWS):
         part = sample[at : at + SAMPLE_ROWS]
         made = _Made.of(part.size)
-        pick_rows(
-            part, group[at : at + SAMPLE_ROWS], groups, value, value_at, stack, of.stack_id, made
-        )
+        pick_rows(part, group[at : at + SAMPLE_ROWS], groups, value, stack, of.stack_id, made)
         yield _table(of, types, part, made)
 
 
-def _samples_in_order(of: ServiceSamples, profile: Any, stack: Any) -> Any:
+def _samples_in_order(of: ServiceSamples, profile: Any, stack_rank: Any) -> Any:
     """Those of each profile by series and stack."""
-    order = _order(of.stack_rank[stack], of.stack_rank.size)
+    order = _order(stack_rank, of.stack_rank.size)
     if any(each.labels.size for each in of.kept):  # else all samples of a profile are of one series
         order = _order(of.series_rank[of.series.number], of.series_rank.size, order)
     return _order(profile, len(of.kept), order)
@@ -145,18 +144,21 @@ def _groups(
     code = {name: place for place, name in enumerate(names)}
     times = np.array([each.raw.time_ns // 1000 for each in of.kept], np.int64)
     ids = np.frombuffer(b"".join(each.raw.id for each in of.kept), np.int64).reshape(-1, 2)
+    samples = np.diff(base)
+    value_base = np.cumsum(samples * width) - base[1:] * width
     return names, _Groups(
         first=first,
         end=end,
         column=column,
         width=width[owner],
+        value_base=value_base[owner],
         code=np.array([code[name] for name in types], np.int32)[kind],
         series_rank=rank[first],
         series=of.series.ids[of.series.number[order[first]]],
         time=times[owner],
         id_first=ids[owner, 0],
         id_last=ids[owner, 1],
-        ordinal=repeats[kind] * np.diff(base)[owner] - base[owner],
+        ordinal=repeats[kind] * samples[owner] - base[owner],
     )
 
 
@@ -196,7 +198,7 @@ def _table(of: ServiceSamples, types: pa.Array, sample: Any, made: _Made) -> pa.
         pa.DictionaryArray.from_arrays(owner, pa.array([of.service], pa.string())),
         pa.DictionaryArray.from_arrays(pa.array(made.code), types),
         pa.array(made.series),
-        pa.array(made.time).cast(SAMPLES.field("time").type),
+        pa.array(made.time).view(SAMPLES.field("time").type),
         pa.Array.from_buffers(pa.binary(16), sample.size, [None, pa.py_buffer(made.profile_id)]),
         pa.array(made.stack),
         pa.array(made.value),
@@ -232,60 +234,63 @@ def order_by_counting(key: Any, before: Any, starts: Any, order: Any) -> None:
 @inline
 def _is_row(value: Any, first: Any, column: Any, width: Any) -> Any:
     """Zeros are no rows, except the last value of a sample that has nothing else."""
-    if value[first + column] != 0:
+    if value[np.uint64(first + column)] != 0:
         return True
     if column + 1 < width:
         return False
     bits = np.int64(0)
     for other in range(width):
-        bits |= value[first + other]
+        bits |= value[np.uint64(first + other)]
     return bits == 0
 
 
 @kernel
-def count_rows(value: Any, value_at: Any, order: Any, groups: Any, counts: Any) -> None:
+def count_rows(value: Any, order: Any, groups: Any, counts: Any) -> None:
     """How many rows each group has."""
     for group in range(counts.shape[0]):
-        column, width = groups.column[group], groups.width[group]
+        base, column, width = groups.value_base[group], groups.column[group], groups.width[group]
+        rows = 0
         for at in range(groups.first[group], groups.end[group]):
-            counts[group] += _is_row(value, value_at[order[at]], column, width)
+            rows += _is_row(value, base + width * order[np.uint64(at)], column, width)
+        counts[group] = rows
 
 
 @kernel
-def list_rows(
-    value: Any, value_at: Any, order: Any, groups: Any, sample: Any, group_of_row: Any
-) -> None:
+def list_rows(value: Any, order: Any, groups: Any, sample: Any, group_of_row: Any) -> None:
     """The sample and the group of each row, group after group."""
     row = 0
     for group in range(groups.first.shape[0]):
-        column, width = groups.column[group], groups.width[group]
+        base, column, width = groups.value_base[group], groups.column[group], groups.width[group]
         for at in range(groups.first[group], groups.end[group]):
-            if _is_row(value, value_at[order[at]], column, width):
-                sample[row] = order[at]
-                group_of_row[row] = group
+            one = order[np.uint64(at)]
+            if _is_row(value, base + width * one, column, width):
+                sample[np.uint64(row)] = one
+                group_of_row[np.uint64(row)] = group
                 row += 1
 
 
 @kernel
 def pick_rows(
-    sample: Any,
-    group_of_row: Any,
-    groups: Any,
-    value: Any,
-    value_at: Any,
-    stack: Any,
-    stack_id: Any,
-    made: Any,
+    sample: Any, group_of_row: Any, groups: Any, value: Any, stack: Any, stack_id: Any, made: Any
 ) -> None:
-    """The columns of some rows."""
-    for row in range(sample.shape[0]):
-        one, group = sample[row], group_of_row[row]
-        made.code[row] = groups.code[group]
-        made.series[row] = groups.series[group]
-        made.time[row] = groups.time[group]
-        made.profile_id[2 * row] = groups.id_first[group]
-        made.profile_id[2 * row + 1] = groups.id_last[group]
-        made.stack[row] = stack_id[stack[one]]
-        made.value[row] = value[value_at[one] + groups.column[group]]
-        made.ordinal[row] = one + groups.ordinal[group]
-        made.alone[row] = groups.width[group] == 1
+    """The columns of some rows; what a group has in common is filled in for all of it at once."""
+    end = 0
+    while end < sample.shape[0]:
+        first, group = end, group_of_row[end]
+        while end < sample.shape[0] and group_of_row[end] == group:
+            end += 1
+        made.code[first:end] = groups.code[group]
+        made.series[first:end] = groups.series[group]
+        made.time[first:end] = groups.time[group]
+        made.alone[first:end] = groups.width[group] == 1
+        id_first, id_last = groups.id_first[group], groups.id_last[group]
+        base = groups.value_base[group] + groups.column[group]
+        width, ordinal = groups.width[group], groups.ordinal[group]
+        for at in range(first, end):
+            row = np.uint64(at)
+            one = sample[row]
+            made.profile_id[row + row] = id_first
+            made.profile_id[row + row + np.uint64(1)] = id_last
+            made.stack[row] = stack_id[np.uint64(stack[np.uint64(one)])]
+            made.value[row] = value[np.uint64(base + width * one)]
+            made.ordinal[row] = one + ordinal

@@ -83,10 +83,11 @@ def split_labels(batch: Batch, *, mask: int, at_once: int = SAMPLES_AT_ONCE) -> 
             owner = part.profile_of_sample
             sample = np.repeat(np.arange(samples), np.diff(part.sample_label_offset))
             promoted = _promotable(part, sample, owner[sample])
-            promoted, sets = _limit_series(part, sample, owner, promoted)
-            its_series = profile_series[first : first + len(part.profiles)]
-            start = int(batch.sample_base[first])
-            number[start : start + samples] = _series_of_sets(part, owner, sets, series, its_series)
+            if promoted.any():
+                promoted, sets = _limit_series(part, sample, owner, promoted)
+                own = profile_series[first : first + len(part.profiles)]
+                start = int(batch.sample_base[first])
+                number[start : start + samples] = _series_of_sets(part, owner, sets, series, own)
             if not promoted.all():
                 verbatim[-1] = _verbatim(part, sample[~promoted], ~promoted, samples)
             spans[-1] = _spans(part, sample, samples, span_key)

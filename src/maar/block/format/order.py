@@ -32,7 +32,9 @@ def sorted_table(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
 def _take(table: pa.Table, rows: pa.Array) -> pa.Table:
     """All rows in another order; columns that have nothing stay as they are."""
     columns = [
-        column if column.null_count == len(column) else column.take(rows)
+        column
+        if column.null_count == len(column)
+        else pc.take(column, rows, boundscheck=False)  # there are as many rows as places
         for column in table.columns
     ]
     return pa.Table.from_arrays(columns, schema=table.schema)
