@@ -1,12 +1,14 @@
 """Pushes that one front and two fronts take, each capped at a part of a core.
 
-    python bench/fronts.py [--seconds 8] [--rounds 2] [--cap 0.4] [--connections 400] [--fronts 2]
+    python bench/fronts.py [--seconds 8] [--rounds 2] [--cap 0.4] [--connections 1000] [--fronts 2]
 
 The server is what `maar serve` runs for pushes: a supervisor, the metastore, one front (which has
 the segment writer) or several (which share one in a process of its own), a local directory as the
 store. A front that has used its part of a core is stopped until time has brought more, so that its
 own ceiling is what is measured and not the machine's; nobody else is capped. As many connections as
-given push the profiles of bench/push.py, each when its last one was answered.
+given push the profiles of bench/push.py, each when its last one was answered: so many that it is
+not their wait for a flush that bounds them. Fronts that had time left are told, and no ratio of
+such a run says anything.
 
 Each line: name value unit ratio baseline. `taken` is acknowledged pushes a second; `cpu` is the CPU
 of all processes of the server for a push, and `front_cpu` that of the fronts alone; `puts` is
@@ -40,6 +42,7 @@ from push import Sender, cpu_seconds, requests_for, sample_profiles
 TICK_S = 0.002
 SAVED_S = 0.02  # CPU time that a front may save up while it is idle
 READY_S = 60.0
+BUSY_PART = 0.85  # of their caps, which fronts that are the bottleneck use
 PUSH_PATH = (ProcessName.METASTORE, ProcessName.SEGMENT_WRITER, ProcessName.FRONT)
 
 
@@ -246,7 +249,7 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--cap", type=float, default=0.4)
-    parser.add_argument("--connections", type=int, default=400)
+    parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--fronts", type=int, default=2)
     parser.add_argument("--serve", type=Path)
     parser.add_argument("--send", nargs=4, type=float)
@@ -265,6 +268,13 @@ def main() -> None:
     failures = sum(run.failures for found in runs.values() for run in found)
     if failures:
         print(f"# {failures} pushes were refused: do not quote this")
+    for fronts, found in runs.items():
+        used = statistics.median(run.per_s * run.front_cpu_ms / 1000 for run in found)
+        if used < BUSY_PART * arguments.cap * fronts:
+            print(
+                f"# {fronts} of {several} fronts used {used:.2f} cores, less than they may: "
+                "do not quote this, and try more --connections"
+            )
     for field, unit in (
         ("per_s", "pushes/s"),
         ("cpu_ms", "ms/push"),
