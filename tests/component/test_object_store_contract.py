@@ -10,6 +10,7 @@ import socket
 import stat
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -391,6 +392,20 @@ def test_a_create_without_an_answer_has_an_unknown_outcome() -> None:
         store = S3Store(_settings(endpoint, ("timeout_s", "0.3")), create_pauses_s=())
         with pytest.raises(OutcomeUnknown):
             store.create("key", b"x")
+
+
+def test_a_bucket_that_is_not_there_is_a_store_that_is_away(s3_server: S3Server) -> None:
+    """Else it would read as if an object were missing, also one that is only to be written."""
+    store = S3Store(s3_server.bucket()._replace(url="s3://mistyped/lake"))
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: store.create("key", b"x"),
+        lambda: store.read("key"),
+        lambda: list(store.list("")),
+        lambda: probe(store),
+    )
+    for ask in asks:
+        with pytest.raises(Unavailable, match="knows no such bucket"):
+            ask()
 
 
 def test_after_a_lost_answer_our_own_bytes_are_a_success_and_others_are_not(
