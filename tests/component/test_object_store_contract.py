@@ -372,6 +372,30 @@ def test_only_old_leftovers_of_dead_writers_are_removed(tmp_path: Path) -> None:
     assert list(store.list("")) == []
 
 
+def test_a_leftover_that_cannot_be_removed_keeps_nobody_from_reading(tmp_path: Path) -> None:
+    """As on a disk that became read-only."""
+    open_store(directory(tmp_path)).create("key", b"body")
+    leftover = tmp_path / local.TEMPORARY / "old"
+    leftover.mkdir()  # which is no file that could be unlinked
+    long_ago = time.time() - local.LEFTOVER_AGE_S - 10
+    os.utime(leftover, (long_ago, long_ago))
+    assert open_store(directory(tmp_path)).read("key") == b"body"
+
+
+def test_a_disk_that_becomes_read_only_while_it_is_written_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(directory(tmp_path))
+
+    def refuse(*_what: Any, **_how: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(Unavailable, match="Read-only file system"):
+        store.create("key", b"x")
+
+
 # S3
 
 
