@@ -10,6 +10,7 @@ import socket
 import stat
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -371,6 +372,30 @@ def test_only_old_leftovers_of_dead_writers_are_removed(tmp_path: Path) -> None:
     assert list(store.list("")) == []
 
 
+def test_a_leftover_that_cannot_be_removed_keeps_nobody_from_reading(tmp_path: Path) -> None:
+    """As on a disk that became read-only."""
+    open_store(directory(tmp_path)).create("key", b"body")
+    leftover = tmp_path / local.TEMPORARY / "old"
+    leftover.mkdir()  # which is no file that could be unlinked
+    long_ago = time.time() - local.LEFTOVER_AGE_S - 10
+    os.utime(leftover, (long_ago, long_ago))
+    assert open_store(directory(tmp_path)).read("key") == b"body"
+
+
+def test_a_disk_that_becomes_read_only_while_it_is_written_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(directory(tmp_path))
+
+    def refuse(*_what: Any, **_how: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(Unavailable, match="Read-only file system"):
+        store.create("key", b"x")
+
+
 # S3
 
 
@@ -391,6 +416,20 @@ def test_a_create_without_an_answer_has_an_unknown_outcome() -> None:
         store = S3Store(_settings(endpoint, ("timeout_s", "0.3")), create_pauses_s=())
         with pytest.raises(OutcomeUnknown):
             store.create("key", b"x")
+
+
+def test_a_bucket_that_is_not_there_is_a_store_that_is_away(s3_server: S3Server) -> None:
+    """Else it would read as if an object were missing, also one that is only to be written."""
+    store = S3Store(s3_server.bucket()._replace(url="s3://mistyped/lake"))
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: store.create("key", b"x"),
+        lambda: store.read("key"),
+        lambda: list(store.list("")),
+        lambda: probe(store),
+    )
+    for ask in asks:
+        with pytest.raises(Unavailable, match="knows no such bucket"):
+            ask()
 
 
 def test_after_a_lost_answer_our_own_bytes_are_a_success_and_others_are_not(

@@ -9,6 +9,7 @@ import pytest
 
 from maar.api.settings import ApiSettings
 from maar.app.http.gate import PortBounds
+from maar.app.http.http1 import PIPELINED_MAX
 from maar.app.http.http2_frames import PREFACE
 from support.http.front import Front
 from support.http.port import PATIENCE_S, Port, request, run_story, until
@@ -104,6 +105,68 @@ def test_an_offer_to_upgrade_is_passed_over_and_the_body_is_read() -> None:
             await reader.readuntil(b"\r\n\r\n")
 
     assert len(run_story(story).writer.profiles()) == 2
+
+
+HIDDEN = (
+    b"POST /ingest?format=groups&name=hidden HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-length: 6\r\n\r\nmain 1"
+)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"connection: Upgrade\r\nupgrade: h2c\r\nupgrade: x\r\ncontent-length: %d\r\n\r\n",),
+        (b"", b"connection: Upgrade\r\nupgrade: h2c\r\ncontent-length: %d\r\n\r\n"),
+        (b"connection: Upgrade\r\nupgr", b"ade: h2c\r\ncontent-length: %d\r\n\r\n"),
+        (b"connection: Upgrade\r\ncontent-length: %d\r\nupgrade: h", b"2c\r\n\r\n"),
+    ],
+    ids=["twice", "later", "in its name", "in its value"],
+)
+def test_what_is_sent_as_a_body_is_never_a_request(pieces: tuple[bytes, ...]) -> None:
+    """Else who sends bodies through a proxy could send whole requests past it."""
+
+    async def story(port: Port) -> None:
+        reader, writer = await port.raw(
+            b"POST /ingest?format=groups&name=shop HTTP/1.1\r\nhost: localhost\r\n"
+        )
+        for piece in pieces:
+            await asyncio.sleep(0.02)
+            writer.write(piece % len(HIDDEN) if b"%d" in piece else piece)
+        writer.write(HIDDEN)
+        assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 4")
+        writer.close()
+
+    assert run_story(story).writer.profiles() == []
+
+
+def test_what_cannot_be_read_does_not_take_the_answer_of_the_request_before_it() -> None:
+    async def story(port: Port) -> None:
+        body = pprof()
+        head = "POST /ingest?format=pprof&name=shop HTTP/1.1\r\nhost: localhost\r\n"
+        head += f"content-length: {len(body)}\r\n\r\n"
+        reader, _ = await port.raw(head.encode() + body + b"\0 is no method\r\n\r\n")
+        said = await asyncio.wait_for(reader.read(), PATIENCE_S)
+        assert said.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert said.count(b"HTTP/1.1") == 1
+
+    assert len(run_story(story).writer.profiles()) == 1
+
+
+def test_requests_that_do_not_wait_for_answers_are_answered_up_to_a_number() -> None:
+    """All of them are in memory until then. The client hears where it has to go on."""
+
+    async def story(port: Port) -> None:
+        asked = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        reader, writer = await port.raw(asked * PIPELINED_MAX)
+        for _ in range(PIPELINED_MAX):
+            await asyncio.wait_for(reader.readuntil(b"ok\n"), PATIENCE_S)
+        writer.write(asked * (PIPELINED_MAX + 100))
+        said = await asyncio.wait_for(reader.read(), PATIENCE_S)
+        assert said.count(b"HTTP/1.1 200 OK") == PIPELINED_MAX + 1
+        assert b"connection: close" in said.rpartition(b"HTTP/1.1")[2]
+
+    run_story(story)
 
 
 CHUNKED = (

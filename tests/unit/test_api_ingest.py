@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from maar.distributor.settings import Limits
 from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS
 from maar.pprof.gzip import gunzip
@@ -312,3 +314,31 @@ def test_bad_forms_are_refused(files: dict[str, bytes], words: str) -> None:
     assert reply.status_code == 400
     assert words in reply.text
     assert front.writer.stored == []
+
+
+@pytest.mark.parametrize("pack", [bytes, gz])
+def test_text_of_a_tenant_over_its_rate_is_refused_before_it_is_read(
+    pack: Callable[[bytes], bytes],
+) -> None:
+    """To unpack and read text costs more than all else that a push costs."""
+    text = b"main;work 1\n" * 1000
+    front = Front(limits=Limits(rate_bytes=len(text)))
+    url = f"/ingest?name=shop.cpu&from={NOW_S}&format=groups"
+    assert front.post(url, content=pack(text)).status_code == 200
+    reply = front.post(url, content=pack(b"no count" * 1000))
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+    assert front.metric_value("maar_distributor_over_rate_total") == 1
+    assert front.metric_value("maar_distributor_refused_total", reason="overloaded") == 1
+    front.clock.now_ns += SECOND_NS
+    assert front.post(url, content=pack(text)).status_code == 200
+
+
+def test_text_that_becomes_a_larger_profile_owes_the_rest() -> None:
+    text = b"a 1\n"
+    front = Front(limits=Limits(rate_bytes=10))
+    url = f"/ingest?name=shop.cpu&from={NOW_S}&format=groups"
+    assert front.post(url, content=text).status_code == 200
+    reply = front.post(url, content=text)
+    owed = only(front).raw_size + len(text) - 10
+    assert reply.status_code == 429
+    assert int(reply.headers["retry-after"]) == -(-owed // 10)

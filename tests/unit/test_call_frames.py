@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from pathlib import Path
 
 import pytest
 
-from maar.adapters.rpc.frames import FrameProtocol
+from maar.adapters.rpc.frames import UNIX, FrameChannel, FrameProtocol
+from maar.model.errors import Unreachable
+from maar.ports.writer.segment_writer import PushProfiles
+from support.clock.virtual_time import run_virtually
+from support.segment.writer_in_memory import ONE, raw_profile
 
 HEAD = struct.Struct("<IIB")
+MIB = 1 << 20
 
 
 class Taken(FrameProtocol):
@@ -49,3 +55,35 @@ def test_frames_are_the_same_however_their_bytes_arrive(size: int) -> None:
         return end.frames
 
     assert asyncio.run(receive()) == SENT * 2
+
+
+class NeverReads(asyncio.Protocol):
+    """A process that hangs: the kernel still takes connections for it, and a few bytes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.pause_reading()
+
+
+def test_what_a_process_that_hangs_does_not_read_is_not_kept_for_it(tmp_path: Path) -> None:
+    """Its callers give up, one after the other; what they had to say goes with them."""
+    call = PushProfiles(ONE, (raw_profile(size=MIB),))
+
+    async def story() -> None:
+        path = str(tmp_path / "writer.sock")
+        hangs = NeverReads()
+        server = await asyncio.get_running_loop().create_unix_server(lambda: hangs, path)
+        channel = FrameChannel(f"{UNIX}{path}")
+        for _ in range(5):
+            calls = (channel.call(call, within_s=13.0) for _ in range(4))
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(answer) for answer in answers] == [Unreachable] * 4
+        assert channel._end is not None
+        assert channel._end.transport.get_write_buffer_size() < 2 * MIB
+        await channel.close()
+        hangs.transport.abort()
+        server.close()
+        await server.wait_closed()
+
+    run_virtually(story())

@@ -21,7 +21,7 @@ from maar.app.health.front_pages import (
     read_page,
     sum_pages,
 )
-from maar.app.http.turns import PAUSE_MAX_S, ConnectionCounts, pause_s
+from maar.app.http.turns import GONE_NS, PAUSE_MAX_S, ConnectionCounts, pause_s
 from maar.app.processes.supervisor import listen
 from maar.app.roles.run import Child, ProcessName, RoleName, child_named, children_of
 from maar.app.roles.shares import retries_of, share_of
@@ -121,6 +121,26 @@ def test_fronts_see_each_others_connections_and_one_that_starts_again_has_none(
     assert (again.others(), two.others()) == ([9], [0])
     for each in (one, two, again):
         each.close()
+
+
+def test_nobody_waits_for_a_front_that_is_gone(tmp_path: Path) -> None:
+    """What it had said last stays in the file: a burst would be let in one every 20 ms."""
+    now_ns = 5 * GONE_NS
+    file = tmp_path / "connections"
+    one, two, _ = (
+        ConnectionCounts(file, fronts=3, number=number, now_ns=lambda: now_ns)
+        for number in (1, 2, 3)
+    )
+    now_ns += GONE_NS // 2
+    one.tell(500)
+    two.tell(400)
+    assert pause_s(500, one.others()) == PAUSE_MAX_S
+    now_ns += GONE_NS // 2
+    assert one.others() == [400]
+    now_ns += GONE_NS // 2
+    assert pause_s(500, one.others()) == 0
+    two.tell(400)
+    assert one.others() == [400]
 
 
 # ------------------------------------------------------------------ metrics

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maar.model.errors import InvalidInput, TooLarge
-from maar.pprof.folded import CPU, TYPES, parse_groups, parse_lines, type_of_suffix
+from maar.pprof.encode import encode
+from maar.pprof.folded import (
+    CPU,
+    TYPES,
+    FoldedType,
+    parse_groups,
+    parse_lines,
+    type_of_suffix,
+)
 from maar.pprof.plain import PlainProfile
 from maar.pprof.validate import validate
 from support.oracles.pprof_reader import read_plain
@@ -48,6 +60,37 @@ def test_a_recursive_stack_keeps_its_depth() -> None:
     profile = read_plain(parse_lines(b"a;b;a;b;a", kind=CPU))
     assert len(profile.samples[0].locations) == 5
     assert [function.name for function in profile.functions] == ["a", "b"]
+
+
+@given(
+    st.dictionaries(
+        st.lists(st.sampled_from(["a", "b", "", "cpu", "nanoseconds", "ü", "x" * 200]), min_size=1)
+        .map(";".join)
+        .filter(bool),
+        st.integers(0, 1 << 62),
+        min_size=1,
+    ),
+    st.sampled_from([TYPES["alloc_space"], TYPES["goroutines"]]),
+    st.integers(0, (1 << 63) - 1),
+)
+def test_what_is_written_is_what_protobuf_writes(
+    counts: dict[str, int], kind: FoldedType, time_ns: int
+) -> None:
+    text = "".join(f"{stack} {count}\n" for stack, count in counts.items())
+    raw = parse_groups(text.encode(), kind=kind, time_ns=time_ns)
+    assert stacks(read_plain(raw)) == counts
+    assert encode(read_plain(raw)) == raw
+
+
+def test_to_read_text_takes_a_bounded_part_of_its_memory() -> None:
+    """A small gzip may hold a million stacks, whatever the limits of bodies say."""
+    text = b"".join(b"%x;%x;main;work 1\n" % (row, row * row) for row in range(20_000))
+    tracemalloc.start()
+    try:
+        parse_groups(text, kind=CPU)
+        assert tracemalloc.get_traced_memory()[1] < 35 * len(text)
+    finally:
+        tracemalloc.stop()
 
 
 def test_text_that_is_not_utf8_is_refused_with_its_line() -> None:

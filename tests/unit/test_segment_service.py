@@ -20,6 +20,7 @@ from maar.model.errors import (
 from maar.model.ids import HOME, Shard, block_time_ns
 from maar.segment.pace import Arrivals
 from maar.segment.settings import SegmentSettings
+from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import until
 from support.http.pushed import FailingStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
@@ -352,3 +353,18 @@ def test_what_is_remembered_of_shards_has_a_bound() -> None:
         assert world.service.shards_known <= 5
 
     assert len(in_world(story, shards_remembered=4).stored_profiles()) == 20
+
+
+def test_a_segment_that_is_late_to_be_cut_is_cut_though_its_shard_seems_silent() -> None:
+    """The process stood still, and pushes to other shards came before the timer had its turn."""
+    settings, clock = SegmentSettings(), FakeClock()
+
+    async def story(world: World) -> None:
+        late = asyncio.create_task(world.service.push(ONE, (raw_profile(1),)))
+        await asyncio.sleep(0)
+        clock.advance(settings.flush_interval_ns * 101 // 100)
+        async with asyncio.timeout(5):
+            await asyncio.gather(late, world.service.push(Shard(2), (raw_profile(2),)))
+
+    world = in_world(story, settings, clock=clock, shards_remembered=1)
+    assert len(world.stored_profiles()) == 2

@@ -100,3 +100,27 @@ def test_a_change_is_taken_over_and_a_mistake_is_not(
         await asyncio.gather(following, return_exceptions=True)
 
     run_virtually(follow())
+
+
+def test_a_file_that_could_not_be_read_is_read_when_that_passes(tmp_path: Path) -> None:
+    """Its time does not change when only its permissions do."""
+    file = tmp_path / "tenants.toml"
+    file.write_text("[acme]\nrate_bytes = 7\n")
+    known = Tenants(settings(file))
+    away = tmp_path / "away.toml"
+    away.write_text("[acme]\nrate_bytes = 9\n")
+
+    async def follow() -> None:
+        following = asyncio.create_task(known.follow())
+        file.unlink()
+        file.mkdir()  # nobody can read that
+        stamp = file.stat().st_mtime_ns
+        await asyncio.sleep(60)
+        file.rmdir()
+        away.rename(file)
+        os.utime(file, ns=(stamp, stamp))
+        await until(lambda: known.rate(ACME).rate_bytes == 9)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    run_virtually(follow())

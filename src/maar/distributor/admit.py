@@ -32,6 +32,7 @@ class PushedProfile(msgspec.Struct, frozen=True):
     own_time: bool = True  # that time is the client's own; False: derived from this server's clock
     shown_as: dict[str, str] = {}  # display names of value types
     read_bytes: int = 0  # of the text that it was made from, decompressed
+    counted_bytes: int = 0  # in the tenant's rate, before that text was unpacked
 
 
 def push_size(pushed: Sequence[PushedProfile], limits: Limits) -> int:

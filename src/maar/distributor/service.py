@@ -144,16 +144,27 @@ class Distributor:
         self._metrics.seconds.observe((self.clock.monotonic_ns() - began_ns) / 1e9)
         return [profile.id for profile in profiles]
 
+    async def count_in(self, tenant: TenantId, size: int) -> None:
+        """Count the bytes of a push that has to be unpacked before it is one, or Overloaded."""
+        try:
+            await self._check_rate(tenant, size)
+        except MaarError as error:
+            self._metrics.refused.labels(refusal(error)).inc()
+            raise
+
     def close(self) -> None:
         self._threads.close()
 
     async def _admit(self, tenant: TenantId, pushed: Sequence[PushedProfile]) -> list[RawProfile]:
         size = push_size(pushed, self.limits)
         limit = self.limits.profile_bytes_max
-        promised = sum(
-            max(promised_size(profile.body, limit=limit), profile.read_bytes) for profile in pushed
-        )
-        await self._check_rate(tenant, promised)
+        promised = sum(profile.counted_bytes for profile in pushed)
+        if not promised:
+            promised = sum(
+                max(promised_size(profile.body, limit=limit), profile.read_bytes)
+                for profile in pushed
+            )
+            await self._check_rate(tenant, promised)
         now_ns, kept_ns = self.clock.wall_ns(), self._periods.of(tenant)
         profiles: list[RawProfile] | None = None
         if self._warm and size <= self._inline_bytes_max and len(pushed) <= INLINE_PROFILES_MAX:
@@ -166,8 +177,11 @@ class Distributor:
                 admit_all, tenant, pushed, now_ns, self.limits, kept_ns
             )
             self._warm = True  # the first one compiled what start() would have
-        surprise = sum(profile.raw_size for profile in profiles) - promised
-        await self._rates.owe(tenant, self._rate_of(tenant), surprise)
+        cost = sum(
+            max(profile.raw_size, one.read_bytes)
+            for profile, one in zip(profiles, pushed, strict=True)
+        )
+        await self._rates.owe(tenant, self._rate_of(tenant), cost - promised)
         return profiles
 
     async def _check_rate(self, tenant: TenantId, size: int) -> None:

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from maar.model.errors import InvalidInput, TooLarge
-from maar.pprof.encode import encode
-from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 
 STACKS_MAX = 1_000_000
 DEPTH_MAX = 4_096
@@ -23,6 +21,7 @@ SYMBOL_LENGTH_MAX = 65_535
 
 _COUNT = re.compile(rb"[0-9]{1,19}")
 _VALUE_MAX = (1 << 63) - 1
+_UNSIGNED = (1 << 64) - 1
 _SECOND_NS = 1_000_000_000
 
 
@@ -160,40 +159,76 @@ def _add(counts: Counter[bytes], stack: bytes, count: int, number: int, stacks_m
 def _pprof(
     counts: Counter[bytes], kind: FoldedType, sample_rate: int, time_ns: int, duration_ns: int
 ) -> bytes:
+    """Written as it is on the wire: an object for each stack and each frame would take many times
+    the memory of the text.
+    """
     if sample_rate <= 0 or sample_rate > _SECOND_NS:
         raise InvalidInput(
             f"a sample rate of {sample_rate} is not allowed: use 1 to {_SECOND_NS} per second",
             reason="sample_rate",
         )
     period = kind.period(sample_rate)
-    rows: dict[bytes, int] = {}
-    samples = []
+    strings: dict[bytes, int] = {b"": 0}  # in the order of their first use
+
+    def pair(one: str, other: str) -> bytes:
+        first, second = (strings.setdefault(each.encode(), len(strings)) for each in (one, other))
+        return b"\x08" + _varint(first) + b"\x10" + _varint(second)
+
+    written = bytearray(_field(1, pair(kind.sample_type, kind.sample_unit)))
+    ids: dict[bytes, bytes] = {}  # of frames, as they are written
     for stack, count in counts.items():
-        value = count * (period or 1)
-        if value > _VALUE_MAX:
-            raise InvalidInput(
-                f"the count of stack {_excerpt(stack)} is too large for 64 bits", reason="folded"
-            )
-        leaf_first = [rows.setdefault(frame, len(rows)) for frame in stack.split(b";")][::-1]
-        samples.append(PlainSample(leaf_first, (value,)))
-    return encode(
-        PlainProfile(
-            sample_types=[(kind.sample_type, kind.sample_unit)],
-            samples=samples,
-            locations=[PlainLocation(lines=(PlainLine(row),)) for row in range(len(rows))],
-            functions=[PlainFunction(_name(frame)) for frame in rows],
-            period_type=(kind.period_type, kind.period_unit),
-            period=period,
-            time_ns=time_ns,
-            duration_ns=duration_ns,
+        written += _field(2, _sample(stack, count * (period or 1), ids))
+    for number in ids.values():
+        written += _field(4, b"\x08" + number + _field(4, b"\x08" + number))
+    for frame, number in ids.items():
+        _check_length(frame)
+        name = strings.setdefault(frame, len(strings))
+        written += _field(5, b"\x08" + number + _number(2, name))
+    period_type = pair(kind.period_type, kind.period_unit)
+    for text in strings:
+        written += _field(6, text)
+    written += _number(9, time_ns) + _number(10, duration_ns)
+    written += _field(11, period_type) + _number(12, period)
+    return bytes(written)
+
+
+def _sample(stack: bytes, value: int, ids: dict[bytes, bytes]) -> bytes:
+    """Leaf first. A location has the number of its function, and frames are both."""
+    if value > _VALUE_MAX:
+        raise InvalidInput(
+            f"the count of stack {_excerpt(stack)} is too large for 64 bits", reason="folded"
         )
+    frames = stack.split(b";")
+    for frame in frames:
+        if frame not in ids:
+            ids[frame] = _varint(len(ids) + 1)
+    return _field(1, b"".join([ids[frame] for frame in reversed(frames)])) + _field(
+        2, _varint(value)
     )
 
 
-def _name(frame: bytes) -> str:
+def _field(number: int, content: bytes) -> bytes:
+    """A field with a length, as protobuf writes it."""
+    return bytes((number << 3 | 2,)) + _varint(len(content)) + content
+
+
+def _number(number: int, value: int) -> bytes:
+    """A field with a number; 0 is not written."""
+    return bytes((number << 3,)) + _varint(value & _UNSIGNED) if value else b""
+
+
+def _varint(value: int) -> bytes:
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def _check_length(frame: bytes) -> None:
     if len(frame) > SYMBOL_LENGTH_MAX:
         raise TooLarge(f"a frame of {len(frame)} bytes is over the limit of {SYMBOL_LENGTH_MAX}")
-    return frame.decode()
 
 
 def _check_utf8(line: bytes, number: int) -> None:

@@ -219,8 +219,11 @@ class SegmentService(LocalPort):
         known = self._known.get(shard)
         if known is None:
             if len(self._known) >= self._shards_remembered:
-                awake = {s: k for s, k in self._known.items() if not k.arrivals.silent(now_ns)}
-                self._known = awake
+                self._known = {  # one that is late to be cut may seem silent
+                    s: k
+                    for s, k in self._known.items()
+                    if s in self._open or not k.arrivals.silent(now_ns)
+                }
             known = self._known[shard] = _Known(
                 Arrivals(self._settings), ShardSpending(self._settings, self._budget)
             )

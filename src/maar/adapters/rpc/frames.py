@@ -103,7 +103,7 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.writelines((_HEAD.pack(length, number, kind), *body))
 
     async def drain(self) -> None:
-        if self._room is not None:
+        while self._room is not None:  # who waited longer may have filled it again
             await asyncio.shield(self._room)
 
     def pause_writing(self) -> None:
@@ -327,14 +327,19 @@ class FrameChannel:
             raise _Lost("it closed the connection")
         self._number = number = (self._number + 1) & _NUMBER_MAX
         end.waiting[number] = waiting
+        sent = False
         try:
-            end.send(number, CALL, path.encode() + b"\0", body)
+            # Before it is sent: else what the other end does not read, since it hangs, would stay
+            # in memory when its caller has given up long ago.
             await end.drain()
+            end.send(number, CALL, path.encode() + b"\0", body)
+            sent = True
             return await waiting.future
         finally:
             del end.waiting[number]
             if not waiting.future.done() or waiting.future.cancelled():
-                end.send(number, CANCEL)
+                if sent:
+                    end.send(number, CANCEL)
             elif not waiting.future.cancelled():
                 waiting.future.exception()  # mark it as retrieved
 

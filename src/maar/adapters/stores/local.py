@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -126,7 +127,8 @@ class LocalStore:
         except OSError as error:
             raise _error_of(error, key, creating=True) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # that it could not be written is said already
+                temporary.unlink()
         self._sync_entry(final, key)
 
     def _open_new(self, temporary: Path) -> BinaryIO:
@@ -212,13 +214,13 @@ class LocalStore:
                     continue  # deleted while we listed
 
     def _remove_leftovers(self) -> None:
+        """As far as that is possible: a disk that is read-only can still be read."""
         oldest = time.time() - LEFTOVER_AGE_S
-        for path in self._temporary.iterdir():
-            try:
-                if path.stat().st_mtime < oldest:
-                    path.unlink()
-            except FileNotFoundError:
-                continue  # its owner, or another opener, was faster
+        with suppress(OSError):
+            for path in self._temporary.iterdir():
+                with suppress(OSError):  # also when its owner, or another opener, was faster
+                    if path.stat().st_mtime < oldest:
+                        path.unlink()
 
     def _guard(self, key: str, call: Callable[[], T]) -> T:
         try:

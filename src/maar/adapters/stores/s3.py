@@ -277,6 +277,11 @@ def _worth_retrying(error: BaseException) -> bool:
 
 
 def _error_of(error: BaseException, key: str) -> MaarError:
+    if "<Code>NoSuchBucket</Code>" in str(error):  # which says nothing about the object
+        return Unavailable(
+            f"the object store could not serve {key}: its server knows no such bucket; make it, or "
+            "correct the store's URL"
+        )
     if isinstance(error, NotFoundError | builtins.FileNotFoundError):
         return NotFound(f"object {key} does not exist")
     if _status(error) == 507:

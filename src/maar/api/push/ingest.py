@@ -20,9 +20,11 @@ from maar.api.times import is_own, unix_ns
 from maar.distributor.admit import PushedProfile
 from maar.distributor.service import Distributor
 from maar.model.errors import InvalidInput, MaarError
+from maar.model.ids import TenantId
 from maar.model.labels import PROFILE_NAME
 from maar.model.time import SECOND_NS
 from maar.pprof.folded import parse_groups, parse_lines, type_of_suffix
+from maar.pprof.gzip import promised_size
 
 PPROF, GROUPS, LINES = "pprof", "groups", "lines"
 NOT_READ = ("trie", "tree", "jfr", "speedscope")
@@ -56,7 +58,7 @@ class Ingest(Endpoint):
         with self.guard.budget.hold() as hold:
             limit = self.guard.settings.body_bytes_max
             body = await read_body(scope, receive, limit=limit, hold=hold)
-            pushed = await self._profile(request, content_type, body, hold)
+            pushed = await self._profile(tenant, request, content_type, body, hold)
             try:
                 ids = await self._distributor.push(tenant, (pushed,))
             except InvalidInput as error:
@@ -72,19 +74,26 @@ class Ingest(Endpoint):
         return text_error(error, status=422)
 
     async def _profile(
-        self, request: IngestRequest, content_type: str, body: bytes, hold: BodyShare
+        self,
+        tenant: TenantId,
+        request: IngestRequest,
+        content_type: str,
+        body: bytes,
+        hold: BodyShare,
     ) -> PushedProfile:
         if not body:
             raise InvalidInput("the body is empty; it should hold a profile", reason="empty")
         form = is_multipart(content_type)
         if request.format == PPROF and not form:
             return pprof_profile(request, body)
-        raw = await self.guard.decompress(
-            body, limit=self._distributor.limits.profile_bytes_max, hold=hold
-        )
+        limit = self._distributor.limits.profile_bytes_max
         if request.format == PPROF:
+            raw = await self.guard.decompress(body, limit=limit, hold=hold)
             return form_profile(request, parse_form(content_type, raw))
-        return await self.guard.parse(len(raw), text_profile, request, raw)
+        size = promised_size(body, limit=limit)
+        await self._distributor.count_in(tenant, size)  # to read text costs more than all the rest
+        raw = await self.guard.decompress(body, limit=limit, hold=hold)
+        return await self.guard.parse(len(raw), text_profile, request, raw, size)
 
 
 def query_of(scope: Scope) -> QueryParams:
@@ -144,7 +153,7 @@ def form_profile(request: IngestRequest, form: dict[str, bytes]) -> PushedProfil
     )
 
 
-def text_profile(request: IngestRequest, body: bytes) -> PushedProfile:
+def text_profile(request: IngestRequest, body: bytes, counted_bytes: int) -> PushedProfile:
     """Folded stacks; what their counts mean, the end of the name tells."""
     app, kind = type_of_suffix(request.name.app)
     parse = parse_groups if request.format == GROUPS else parse_lines
@@ -160,6 +169,7 @@ def text_profile(request: IngestRequest, body: bytes) -> PushedProfile:
         labels=((PROFILE_NAME, kind.name), *request.name.pairs(app=app, spy=request.spy)),
         body=raw,
         read_bytes=len(body),
+        counted_bytes=counted_bytes,
         time_ns=time_ns,
         own_time=request.own_time,
     )

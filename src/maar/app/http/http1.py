@@ -11,18 +11,22 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from maar.app.http.gate import TAKEN_MIN, Gate, answer_in_http1, caller_of, hung_up
 from maar.app.http.unfinished import Why
 
-_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
+PIPELINED_MAX = 32  # requests of a connection that wait for the answers to those before them
+
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*(?=\r\n)", re.IGNORECASE)  # a whole line
 
 
 def without_upgrade(data: bytes) -> bytes:
-    """Remove the offer to upgrade from a request's first bytes (curl and Java send one).
+    """Remove offers to upgrade from a request's first bytes (curl and Java send one).
 
     We stay with HTTP/1.1, which is allowed; but the parser would take the body for the other
     protocol.
     """
     end = data.find(b"\r\n\r\n")
-    found = _UPGRADE.search(data, 0, end if end >= 0 else len(data))
-    return data if found is None else data[: found.start()] + data[found.end() :]
+    head = end + 2 if end >= 0 else len(data)
+    if _UPGRADE.search(data, 0, head) is None:
+        return data
+    return _UPGRADE.sub(b"", data[:head]) + data[head:]
 
 
 class Http1(HttpToolsProtocol):
@@ -108,6 +112,13 @@ class Http1(HttpToolsProtocol):
         if size > self._gate.settings.head_bytes_max:
             self._too_large = True
             raise ValueError("over the limit")  # ends the parsing; answered below
+        # An offer to upgrade that did not come in one piece: the parser would pass over the body's
+        # length, and take what a client sends as a body for the next request.
+        if self.parser.should_upgrade():
+            raise ValueError("an offer to upgrade in pieces")
+        # They all are in memory, a hundred times as large as they came.
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise ValueError("too many at once")
         self._in_head = False
         self._head_bytes = 0  # from here on, of what comes between and behind the body's pieces
         super().on_headers_complete()
@@ -168,12 +179,23 @@ class Http1(HttpToolsProtocol):
 
     # ------------------------------------------------------------------ how it ends early
 
+    @property
+    def _answering(self) -> bool:
+        """Whether a request whose head was whole is not answered yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
     def send_400_response(self, msg: str) -> None:
         if self._too_large:
             self._gate.count(Why.HEAD_LARGE)
             self.refuse(Why.HEAD_LARGE)
+            return
+        self._left = True
+        in_body = self._arriving and not self._in_head
+        if self._answering and not in_body:  # an answer now would pass for that to those before
+            self._held = False
+            self._gate.waiting.whole(self)
+            self.cycle.keep_alive = False
         else:
-            self._left = True
             super().send_400_response(msg)
 
     def refuse(self, why: Why) -> None:
@@ -183,7 +205,7 @@ class Http1(HttpToolsProtocol):
             self.transport.abort()
         if self.transport.is_closing():
             return
-        answering = self.cycle is not None and not self.cycle.response_complete
+        answering = self._answering
         if answering and self._in_head:
             self.cycle.keep_alive = False  # an earlier request is still being answered
             return

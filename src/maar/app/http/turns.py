@@ -13,15 +13,17 @@ import mmap
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 log = logging.getLogger("maar.front")
 
 PAUSE_S = 0.001  # for each connection that it has more than another
-PAUSE_MAX_S = 0.02  # whoever did not come by then is busy, or gone
+PAUSE_MAX_S = 0.02  # whoever did not come by then is busy
+GONE_NS = 1_000_000_000  # a front that says nothing for so long is gone, or hangs
 RETRY_S = 0.5  # after a failure, as when descriptors are used up
-_COUNT = struct.Struct("<q")
+_COUNT = struct.Struct("<qq")  # connections, and when that was said
 
 
 def pause_s(own: int, others: Sequence[int]) -> float:
@@ -33,10 +35,18 @@ def pause_s(own: int, others: Sequence[int]) -> float:
 class ConnectionCounts:
     """How many connections each front has, in a file that all of them have in memory.
 
-    Each writes its own number only. They are hints: no bound depends on them.
+    Each writes its own number only, many times a second. They are hints: no bound depends on them.
     """
 
-    def __init__(self, file: Path, *, fronts: int, number: int) -> None:
+    def __init__(
+        self,
+        file: Path,
+        *,
+        fronts: int,
+        number: int,
+        now_ns: Callable[[], int] = time.monotonic_ns,  # the same for all processes of a host
+    ) -> None:
+        self._now_ns = now_ns
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.truncate(handle, fronts * _COUNT.size)
@@ -48,10 +58,13 @@ class ConnectionCounts:
         self.tell(0)
 
     def tell(self, connections: int) -> None:
-        _COUNT.pack_into(self._shared, self._own * _COUNT.size, connections)
+        _COUNT.pack_into(self._shared, self._own * _COUNT.size, connections, self._now_ns())
 
     def others(self) -> list[int]:
-        return [_COUNT.unpack_from(self._shared, at * _COUNT.size)[0] for at in self._others]
+        """Of those that are there: for one that is gone, nobody has to wait."""
+        told = (_COUNT.unpack_from(self._shared, at * _COUNT.size) for at in self._others)
+        now_ns = self._now_ns()
+        return [connections for connections, at_ns in told if now_ns - at_ns < GONE_NS]
 
     def close(self) -> None:
         self._shared.close()

@@ -80,8 +80,8 @@ class Tenants:
     async def _look(self) -> None:
         changed_ns = self._mtime_ns()
         if changed_ns != self._read_ns:
-            self._read_ns = changed_ns
             self._tenants = self._read()
+            self._read_ns = changed_ns  # only now: what could not be read is tried again
             log.info("tenants file reloaded file=%s tenants=%d", self._path, len(self._tenants))
 
     def _of(self, tenant: TenantId) -> Tenant:
