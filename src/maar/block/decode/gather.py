@@ -84,7 +84,7 @@ class Gather:
             self._locations,
             self._stacks,
         )
-        self._known = np.zeros(2 * len(self._pools), np.int64)
+        self._known = np.zeros(2 * len(self._pools) + 1, np.int64)
         self._room = _Room()
 
     def __len__(self) -> int:
@@ -93,7 +93,8 @@ class Gather:
     @property
     def held_bytes(self) -> int:
         """About the memory that it takes to write them; symbols are copied several times."""
-        return self._kept_bytes + 3 * sum(pool.nbytes for pool in self._pools)
+        swelled = int(self._known[-1])
+        return self._kept_bytes + swelled + 3 * sum(pool.nbytes for pool in self._pools)
 
     @property
     def size(self) -> int:

@@ -312,6 +312,7 @@ FUNCTION = 4
 MAPPING = 2
 HEAD = 3  # words of a location before those of its lines
 LINE = 3
+NUMBER_BYTES = 12  # of a location in a stack, with what is made of it
 
 
 @kernel
@@ -331,8 +332,10 @@ def number_profile(
 ) -> None:
     """Number all that a profile has, and its stacks; its tables then have numbers for strings.
 
-    `known` has how many lists each pool has, and then how many words; both are brought up to date.
+    `known` has how many lists each pool has, then how many words, and last about how many bytes all
+    of it swells to as tables, beyond what the pools take; it is brought up to date.
     """
+    locations, stacks = known[3], known[4]
     known[0] = number_strings(pools.strings, known[0], raw, tables.strings, numbers.string)
     _use_numbers(numbers.string, tables)
     known[1] = _number_columns(
@@ -348,6 +351,9 @@ def number_profile(
     known[7] = pools.mappings.offset[known[2]]
     known[8] = pools.locations.offset[known[3]]
     known[9] = pools.stacks.offset[known[4]]
+    known[10] += _own_text(pools.strings.offset, tables)
+    known[10] += _text_of_locations(pools, locations, known[3])
+    known[10] += _inlined_frames(pools, stacks, known[4])
 
 
 @kernel
@@ -480,3 +486,68 @@ def _number_stacks(
         if found == count:
             count += 1
     return count
+
+
+@inline
+def _length(strings: Any, number: Any) -> Any:
+    return strings[number + 1] - strings[number]
+
+
+@inline
+def _length_of_all(strings: Any, numbers: Any) -> Any:
+    size = np.int64(0)
+    for number in numbers:
+        size += _length(strings, number)
+    return size
+
+
+@inline
+def _own_text(strings: Any, tables: Any) -> Any:
+    """What a numbered profile says for itself, also where others say the same."""
+    labels = _length_of_all(strings, tables.labels[0]) + _length_of_all(strings, tables.labels[1])
+    labels += _length_of_all(strings, tables.labels[3])
+    size = max(tables.types.shape[1], 1) * labels  # they are repeated for each value
+    size += _length_of_all(strings, tables.mappings[4])
+    size += _length_of_all(strings, tables.mappings[5])
+    size += _length_of_all(strings, tables.types[0]) + _length_of_all(strings, tables.types[1])
+    size += _length_of_all(strings, tables.comments)
+    size += _length_of_all(strings, tables.period_type[:, 0])
+    for place in (DROP_FRAMES, KEEP_FRAMES, DEFAULT_TYPE, DOC_URL):
+        size += _length(strings, tables.scalars[place])
+    return size
+
+
+@inline
+def _text_of_locations(pools: Any, first: Any, end: Any) -> Any:
+    """Every line is a row with the text of its function; one without a name is called by its
+    mapping's file.
+    """
+    strings, said, function = pools.strings.offset, pools.functions.words, pools.functions.offset
+    words, offset = pools.locations.words, pools.locations.offset
+    size = np.int64(0)
+    for location in range(first, end):
+        head, place = offset[location], np.int64(0)
+        if words[head] != NONE:
+            place = _length(strings, pools.mappings.words[pools.mappings.offset[words[head]]])
+        if head + HEAD == offset[location + 1]:
+            size += place
+        for at in range(head + HEAD, offset[location + 1], LINE):
+            if words[at] == NONE:
+                size += place
+            else:
+                row = function[words[at]]
+                name = _length(strings, said[row]) + _length(strings, said[row + 1])
+                size += (name if name > 0 else place) + _length(strings, said[row + 2])
+    return size
+
+
+@inline
+def _inlined_frames(pools: Any, first: Any, end: Any) -> Any:
+    """As much for each as a pool counts for the location itself."""
+    words, offset, lines = pools.stacks.words, pools.stacks.offset, pools.locations.offset
+    frames = np.int64(0)
+    for stack in range(first, end):
+        for at in range(offset[stack] + 1, offset[stack + 1]):
+            location = words[at]
+            frames += max((lines[location + 1] - lines[location] - HEAD) // LINE - 1, 0)
+    return NUMBER_BYTES * frames
