@@ -10,13 +10,15 @@ called, which so allocates nothing and counts no references.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from maar.block.format import hashing
 from maar.block.format.hashing import Int
 from maar.pprof.columns import NONE
-from maar.pprof.kernel import inline, kernel
+from maar.pprof.kernel import allocating_kernel, inline, kernel
 from maar.pprof.wire import DEFAULT_TYPE, DOC_URL, DROP_FRAMES, KEEP_FRAMES
 
 _MULTIPLIER = np.uint64(0x9E3779B185EBCA87)
@@ -38,6 +40,9 @@ class PoolArrays(NamedTuple):
 def hash_keys(seed: str) -> Any:
     """The keys of a hash table; who does not know the seed knows nothing of them."""
     return np.frombuffer(hashlib.shake_256(seed.encode()).digest(8 * _KEYS), np.uint64).copy()
+
+
+KEYS = hash_keys(secrets.token_hex())  # of this process
 
 
 class Pool:
@@ -288,6 +293,30 @@ class ProfileNumbers(NamedTuple):
     location: Int
     words: Int  # of one list
     short_words: Any  # the same memory as int32
+
+
+@allocating_kernel
+def hash_lists(keys: Any, words: Any, offset: Any) -> Any:
+    hashes = np.empty(offset.size - 1, np.uint64)
+    for row in range(hashes.size):
+        hashes[row] = _hash_words(keys, words, offset[row], offset[row + 1] - offset[row])
+    return hashes
+
+
+def intern_lists(words: Any, offset: Any) -> tuple[Int, Int]:
+    """Equal lists of words get equal numbers, from 0 in order of appearance; also the first row."""
+    hashes = hash_lists(KEYS, words, offset)
+    number, first = hashing.intern_spans(words, offset[:-1], np.diff(offset), hashes)
+    return number, first
+
+
+def intern_rows(columns: list[Int]) -> tuple[Int, Int]:
+    """The same for rows of several columns."""
+    count = columns[0].size
+    words = np.empty((count, len(columns)), np.int64)
+    for place, column in enumerate(columns):
+        words[:, place] = column
+    return intern_lists(words.reshape(-1), np.arange(count + 1, dtype=np.int64) * len(columns))
 
 
 class SeenIds:
