@@ -14,6 +14,7 @@ from maar.block.format.tables import LAYOUTS
 from maar.model.labels import series_id
 from maar.model.profile import RawProfile
 from maar.pprof.columns import NONE
+from maar.pprof.encode import encode
 from maar.pprof.plain import (
     PlainFunction,
     PlainLabel,
@@ -206,7 +207,7 @@ def test_profiles_of_many_frames_are_decoded_apart() -> None:
     lines = tuple(PlainLine(NONE, line) for line in range(100))
     deep = profile(locations=[PlainLocation(lines=lines)], samples=[PlainSample((0,) * 10, (1, 1))])
     raws = [raw_profile(deep, client_id=str(place)) for place in range(3)]
-    parts = list(decode_in_batches(raws, batch_weight=20_000))  # 1,000 frames of 8 bytes each
+    parts = list(decode_in_batches(raws, batch_weight=30_000))  # 1,000 frames of 8 bytes each
     assert [part.tables["profiles"].num_rows for part in parts] == [2, 1]
 
 
@@ -220,6 +221,28 @@ def test_a_profile_that_swells_to_more_than_64_bits_can_count_is_too_large() -> 
     tables.strings[1, 1] = 256 << 20  # as long as it could be, without having it in memory
     assert not surely_weighs_less(tables, WEIGHT_MAX)
     assert weight(tables) > 1 << 63
+
+
+@pytest.mark.parametrize(
+    ("locations", "least"),
+    [
+        ([PlainLocation(lines=(PlainLine(NONE, 1),) * 10_000)], 500_000),  # nobody refers to it
+        ([PlainLocation(0, place) for place in range(500)], 500 * 1_000),  # nameless: m…m!0x1f3
+        ([PlainLocation(0, place, (PlainLine(0, 0),)) for place in range(500)], 500 * 1_000),
+    ],
+)
+def test_lines_and_places_have_a_weight(locations: list[PlainLocation], least: int) -> None:
+    raw = encode(
+        profile(
+            mappings=[PlainMapping(0, 1 << 40, 0, "m" * 1_000)],
+            functions=[PlainFunction(file="nowhere.c")],
+            locations=locations,
+            samples=[],
+        )
+    )
+    tables = read_tables(raw)
+    assert least < weight(tables) < 3 * least
+    assert not surely_weighs_less(tables, least)
 
 
 def varint(number: int) -> bytes:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 
 from maar.block.decode import interning
 from maar.block.decode.gather import Gather
@@ -245,6 +246,54 @@ def test_profiles_that_repeat_most_of_the_one_before() -> None:
         again = replace(one, samples=kept, locations=frames)
         profiles.append(raw_profile(again, time_ns=NOON_NS + number))
     assert_as_a_batch(profiles)
+
+
+LONG = "x" * 1_000
+
+
+def swelling(**parts: Any) -> PlainProfile:
+    return PlainProfile(sample_types=[("cpu", "ns"), ("n", "count")], **parts)
+
+
+@pytest.mark.parametrize(
+    ("profile", "swells_to"),
+    [
+        (swelling(samples=[PlainSample((), (1, 1), [PlainLabel("k", LONG)])] * 500), 1_000_000),
+        (
+            swelling(
+                functions=[PlainFunction("f", file=LONG)],
+                locations=[PlainLocation(NONE, 0, (PlainLine(0, n),)) for n in range(500)],
+            ),
+            500_000,
+        ),
+        (
+            swelling(
+                mappings=[PlainMapping(file=LONG)],
+                locations=[PlainLocation(0, n) for n in range(500)],
+            ),
+            500_000,
+        ),
+        (swelling(mappings=[PlainMapping(build_id=LONG)] * 500), 500_000),
+        (swelling(comments=[LONG] * 500), 500_000),
+        (
+            swelling(
+                locations=[PlainLocation(NONE, 0, tuple(PlainLine(NONE, n) for n in range(1_000)))],
+                samples=[PlainSample([0] * n, (1, 1)) for n in range(50)],
+            ),
+            1_225_000 * 12,
+        ),
+    ],
+)
+def test_what_few_bytes_swell_to_counts_as_held(profile: PlainProfile, swells_to: int) -> None:
+    """Else a plan would gather a thousand such profiles before it writes any."""
+    raw = raw_profile(profile)
+    gather = Gather(seed="")
+    gather.add(raw, *read_one(raw))
+    assert swells_to < gather.held_bytes < 1.3 * swells_to + 200_000
+    if profile.locations:
+        before = gather.held_bytes
+        gather.add(raw, *read_one(raw))
+        assert gather.held_bytes - before < 10_000, "what is known already is written once"
 
 
 def places_of(texts: list[bytes], *, seed: str, bits: int = 8) -> list[int]:

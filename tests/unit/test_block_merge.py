@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,8 +24,17 @@ from maar.block.format.writer import GroupBounds, TableWriter
 from maar.block.merge.build import BuiltBlock, MergeSizes, build
 from maar.block.merge.duplicates import id_words, later_ones
 from maar.block.merge.run import ROWS_MIN, CutPoint, Run
+from maar.block.merge.sorted_runs import merge_runs
 from maar.block.merge.split import places
 from maar.model.errors import Corrupt
+from maar.pprof.columns import NONE
+from maar.pprof.plain import (
+    PlainFunction,
+    PlainLine,
+    PlainLocation,
+    PlainProfile,
+    PlainSample,
+)
 from support.lake.block_plans import NOON_NS, TENANT, raw_profile
 from support.load.pprof_scramble import random_profile
 
@@ -267,6 +277,65 @@ def test_a_row_group_ends_before_its_text_is_too_much(tmp_path: Path) -> None:
     locations = pq.ParquetFile(built.paths["locations"])
     assert locations.num_row_groups > 3
     assert locations.metadata.num_rows == built.rows["locations"]
+
+
+def test_a_row_group_has_no_more_text_in_its_dictionaries_either(tmp_path: Path) -> None:
+    """A thousand names in one piece, of which each row has its own."""
+    functions = [PlainFunction(f"{name:04}" + "f" * 1_000) for name in range(1_000)]
+    profile = PlainProfile(
+        sample_types=[("cpu", "ns")],
+        functions=functions,
+        locations=[PlainLocation(NONE, 0, (PlainLine(row, 1),)) for row in range(1_000)],
+        samples=[PlainSample([row], [1]) for row in range(1_000)],
+    )
+    stacks = decode_profiles([raw_profile(profile)]).tables["stacks"]
+    with TableWriter(
+        tmp_path / "stacks", "stacks", bounds=GroupBounds(bytes=100_000)
+    ) as table_writer:
+        table_writer.add(stacks)
+    lengths = [group.rows for group in table_writer.groups]
+    assert sum(lengths) == 1_000
+    assert max(lengths) < 200
+    assert min(lengths) > 10
+    assert pq.read_table(tmp_path / "stacks")["leaf"].to_pylist() == stacks["leaf"].to_pylist()
+
+
+def test_one_long_text_that_all_rows_have_makes_no_row_group_for_each(tmp_path: Path) -> None:
+    profile = PlainProfile(
+        sample_types=[("cpu", "ns")],
+        functions=[PlainFunction("f" * 200_000)],
+        locations=[PlainLocation(NONE, 0, (PlainLine(0, 1),))],
+        samples=[PlainSample([0] * depth, [1]) for depth in range(1, 100)],
+    )
+    stacks = decode_profiles([raw_profile(profile)]).tables["stacks"]
+    with TableWriter(tmp_path / "stacks", "stacks", bounds=GroupBounds(bytes=100_000)) as one:
+        one.add(stacks)
+    assert [group.rows for group in one.groups] == [99]
+
+
+def test_a_deep_recursion_of_a_long_name_is_compared_in_little_memory() -> None:
+    """As many copies of the name as the stack is deep would be 40 MB, for every row looked at."""
+    profiles = [
+        PlainProfile(
+            sample_types=[("cpu", "ns")],
+            functions=[PlainFunction("f" * 10_000)],
+            locations=[PlainLocation(NONE, 0, (PlainLine(0, 1),))],
+            samples=[PlainSample([0] * (4_000 - number - place), [1]) for place in range(3)],
+        )
+        for number in range(2)
+    ]
+    runs = [
+        Run(name=str(number), tables=dict(decode_profiles([raw_profile(each)]).tables))
+        for number, each in enumerate(profiles)
+    ]
+    tracemalloc.start()
+    try:
+        found = [row for piece in merge_runs("stacks", runs) for row in piece["stack_id"]]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 4
+    assert peak < 5_000_000
 
 
 def test_outputs_are_cut_between_profiles(tmp_path: Path) -> None:

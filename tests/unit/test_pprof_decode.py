@@ -241,8 +241,25 @@ def test_a_string_counts_wherever_a_label_or_a_line_refers_to_it() -> None:
     location = nested(4, number(1, 1), nested(4, number(1, 1)) * 10)
     raw = TYPE + sample * 10 + function + location + table
     validate(raw, ProfileLimits(text_bytes=30_000))
-    with pytest.raises(TooLarge, match="30000 bytes of text in its labels and lines"):
+    with pytest.raises(TooLarge, match="30000 bytes of text in its labels, lines and mappings"):
         validate(raw, ProfileLimits(text_bytes=29_999))
+
+
+def test_a_mappings_file_counts_wherever_a_frame_is_called_by_it() -> None:
+    table = strings(b"", b"m" * 1000, b"main")
+    mapping = nested(3, number(1, 1), number(5, 1))
+    functions = nested(5, number(1, 1), number(2, 2)) + nested(5, number(1, 2))
+    lines = (nested(4), nested(4, number(1, 2)), nested(4, number(1, 1)))  # the last has a name
+    locations = [b"", lines[0] + lines[1], lines[2], lines[2] + lines[0]]
+    raw = b"".join(
+        nested(4, number(1, place + 1), number(2, 1), each) for place, each in enumerate(locations)
+    )
+    raw += nested(4, number(1, 9), lines[0])  # in no mapping
+    raw = TYPE + mapping + functions + raw + table
+    size = 1000 + 4 * 1000 + 2 * 4  # of the mapping, of four nameless frames, and of two others
+    validate(raw, ProfileLimits(text_bytes=size))
+    with pytest.raises(TooLarge, match=f"{size} bytes of text"):
+        validate(raw, ProfileLimits(text_bytes=size - 1))
 
 
 def test_labels_on_one_sample_are_limited() -> None:

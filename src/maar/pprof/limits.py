@@ -27,7 +27,9 @@ class ProfileLimits(Struct, frozen=True, kw_only=True):
     frames: Natural = 16_000_000
     """Frames of all stacks, with the inlined ones."""
     text_bytes: Natural = 128 << 20
-    """Text of labels and lines, each string counted wherever it is referred to."""
+    """Text of labels, lines and mappings, each string counted wherever it is referred to: frames
+    without a name are called by their mapping's file.
+    """
     labels_per_sample: Natural = 100
     """Labels on one sample."""
     symbol_length: Natural = 65_535

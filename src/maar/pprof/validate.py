@@ -102,18 +102,35 @@ def _check_frames(tables: Tables, counts: Int, limits: ProfileLimits) -> None:
 
 
 def _check_text(tables: Tables, limit: int) -> None:
-    """A long string that many labels or lines refer to swells in the same way."""
+    """A long string that many labels, lines or frames refer to swells in the same way."""
     length = tables.strings[1]
     function = tables.lines[0]
-    if int(length.max()) * 3 * (tables.labels.shape[1] + function.size) <= limit:
+    owners, mappings = tables.locations.shape[1], tables.mappings.shape[1]
+    references = 3 * (tables.labels.shape[1] + function.size) + owners + 2 * mappings
+    if int(length.max()) * references <= limit:
         return  # nearly always: no need to add it up
     named = tables.functions[1:4, function[function != NONE]]
-    size = int(length[tables.labels[[0, 1, 3]]].sum()) + int(length[named].sum())
+    texts = (tables.labels[[0, 1, 3]], named, tables.mappings[4:6])
+    size = sum(int(length[each].sum()) for each in texts) + _text_of_places(tables)
     if size > limit:
         raise TooLarge(
-            f"the profile has {size} bytes of text in its labels and lines, each string counted "
-            f"wherever it is referred to, over the limit of {limit}"
+            f"the profile has {size} bytes of text in its labels, lines and mappings, each string "
+            f"counted wherever it is referred to, over the limit of {limit}"
         )
+
+
+def _text_of_places(tables: Tables) -> int:
+    """Of frames without a name, which are called by their mapping and their own address."""
+    length, function, offset = tables.strings[1], tables.lines[0], tables.locations[3]
+    nameless = function == NONE
+    names = length[tables.functions[1]] + length[tables.functions[2]]
+    nameless[~nameless] = names[function[~nameless]] == 0
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(nameless)))
+    frames = before[offset[1:]] - before[offset[:-1]]
+    frames[np.diff(offset) == 0] = 1
+    owner = tables.locations[1, :-1]
+    inside = owner != NONE
+    return int((length[tables.mappings[4, owner[inside]]] * frames[inside]).sum())
 
 
 def _check_values(values: Int, types: tuple[tuple[str, str], ...]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from maar.block.decode.interning import KEYS, Pool, number_strings
 from maar.block.format import hashing
 from maar.block.format.hashing import Int, Words
 from maar.model.profile import RawProfile
@@ -136,16 +137,20 @@ def _strings(columns: list[Columns]) -> tuple[Strings, Int, Int]:
     nothing = np.zeros(1, np.int64)  # the empty string comes first and is number 0
     start = np.concatenate([nothing, _shift([each.string_start for each in columns], raw_base)])
     length = np.concatenate([nothing, *[each.string_length for each in columns]])
-    hashes = hashing.hash_spans(raw, start, length)
-    number, first = hashing.intern_spans(raw, start, length, hashes)
-    offset = np.zeros(first.size + 1, np.int64)
-    np.cumsum(length[first], out=offset[1:])
-    data = hashing.gather_spans(raw, start, length, first)
-    spans = pa.Array.from_buffers(
-        pa.large_binary(), first.size, [None, pa.py_buffer(offset), pa.py_buffer(data)]
-    )
-    strings = Strings(text=spans.cast(pa.string()), hashes=hashes[first])
-    return strings, number[1:], _base([each.string_start.size for each in columns])
+    pool = Pool(np.uint8, KEYS)
+    arrays = pool.reserve(start.size, int(length.sum()))
+    number = np.empty(start.size, np.int64)
+    pool.count = int(number_strings(arrays, 0, raw, np.stack([start, length]), number))
+    pool.size = int(arrays.offset[pool.count])
+    base = _base([each.string_start.size for each in columns])
+    return strings_of(pool), number[1:], base
+
+
+def strings_of(pool: Pool) -> Strings:
+    offset, data = pool.offset, pool.words
+    buffers = [None, pa.py_buffer(offset), pa.py_buffer(data)]
+    text = pa.Array.from_buffers(pa.large_binary(), pool.count, buffers).cast(pa.string())
+    return Strings(text=text, hashes=hashing.hash_spans(data, offset[:-1], np.diff(offset)))
 
 
 def _base(sizes: list[int]) -> Int:

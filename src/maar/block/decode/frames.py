@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maar.block.decode.batch import Batch
+from maar.block.decode.interning import intern_rows
 from maar.block.format import hashing
 from maar.block.format.hashing import Int
 from maar.block.format.tables import LAYOUTS
@@ -44,7 +45,7 @@ class Frames:
 
 def frames_of(batch: Batch, *, mask: int) -> Frames:
     """Intern functions, mappings and frames; hash only what is different."""
-    function_number, function_first = hashing.intern_rows(
+    function_number, function_first = intern_rows(
         [
             batch.function_name,
             batch.function_system_name,
@@ -52,9 +53,7 @@ def frames_of(batch: Batch, *, mask: int) -> Frames:
             batch.function_start_line,
         ]
     )
-    mapping_number, mapping_first = hashing.intern_rows(
-        [batch.mapping_file, batch.mapping_build_id]
-    )
+    mapping_number, mapping_first = intern_rows([batch.mapping_file, batch.mapping_build_id])
     offset, function, line, column, flags, mapping, address = _expand(
         batch.location_address,
         batch.location_mapping,
@@ -68,7 +67,7 @@ def frames_of(batch: Batch, *, mask: int) -> Frames:
         function_number,
         mapping_number,
     )
-    number, first = hashing.intern_rows([function, line, column, flags, mapping, address])
+    number, first = intern_rows([function, line, column, flags, mapping, address])
     different = _Different(
         function=_through(function_first, function[first]),
         mapping=_through(mapping_first, mapping[first]),

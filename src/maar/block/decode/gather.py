@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from maar.block.decode import interning
-from maar.block.decode.batch import Batch, Strings
+from maar.block.decode.batch import Batch, Strings, strings_of
 from maar.block.decode.frames import Frames, frames_of
 from maar.block.decode.gathered_rows import ServiceSamples, sample_tables
 from maar.block.decode.interning import (
@@ -34,7 +34,6 @@ from maar.block.decode.kept import KeptProfile
 from maar.block.decode.profile_rows import profiles_of
 from maar.block.decode.sample_labels import Labelled, SampleSeries, split_labels
 from maar.block.decode.stack_rows import stacks_of_samples
-from maar.block.format import hashing
 from maar.block.format.hashing import ALL_BITS, Int
 from maar.block.format.order import sorted_table
 from maar.block.format.tables import LAYOUTS
@@ -84,7 +83,7 @@ class Gather:
             self._locations,
             self._stacks,
         )
-        self._known = np.zeros(2 * len(self._pools), np.int64)
+        self._known = np.zeros(2 * len(self._pools) + 1, np.int64)
         self._room = _Room()
 
     def __len__(self) -> int:
@@ -93,7 +92,8 @@ class Gather:
     @property
     def held_bytes(self) -> int:
         """About the memory that it takes to write them; symbols are copied several times."""
-        return self._kept_bytes + 3 * sum(pool.nbytes for pool in self._pools)
+        swelled = int(self._known[-1])
+        return self._kept_bytes + swelled + 3 * sum(pool.nbytes for pool in self._pools)
 
     @property
     def size(self) -> int:
@@ -160,7 +160,7 @@ class GatheredTables:
     def __init__(self, gather: Gather, *, mask: int) -> None:
         self._kept = sorted(gather._kept, key=lambda each: each.raw.service)
         self._sample_base = _base([each.samples for each in self._kept])
-        strings = _strings(gather._strings)
+        strings = strings_of(gather._strings)
         symbols = _symbols(gather, strings)
         frames = frames_of(symbols, mask=mask)
         stacks, self._stack_id, clashes = _stacks(gather, symbols, frames, mask=mask)
@@ -241,14 +241,6 @@ def _batch(strings: Strings, **columns: Any) -> Batch:
     """A batch of which only some columns are asked for."""
     empty = dict.fromkeys((field for field in Batch.__slots__), _NOTHING)
     return Batch(**{**empty, "strings": strings, "profiles": [], "columns": [], **columns})
-
-
-def _strings(pool: Pool) -> Strings:
-    offset, data = pool.offset, pool.words
-    buffers = [None, pa.py_buffer(offset), pa.py_buffer(data)]
-    text = pa.Array.from_buffers(pa.large_binary(), pool.count, buffers).cast(pa.string())
-    hashes = hashing.hash_spans(data, offset[:-1], np.diff(offset))
-    return Strings(text=text, hashes=hashes)
 
 
 def _symbols(gather: Gather, strings: Strings) -> Batch:

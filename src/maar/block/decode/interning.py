@@ -10,13 +10,15 @@ called, which so allocates nothing and counts no references.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from maar.block.format import hashing
 from maar.block.format.hashing import Int
 from maar.pprof.columns import NONE
-from maar.pprof.kernel import inline, kernel
+from maar.pprof.kernel import allocating_kernel, inline, kernel
 from maar.pprof.wire import DEFAULT_TYPE, DOC_URL, DROP_FRAMES, KEEP_FRAMES
 
 _MULTIPLIER = np.uint64(0x9E3779B185EBCA87)
@@ -38,6 +40,9 @@ class PoolArrays(NamedTuple):
 def hash_keys(seed: str) -> Any:
     """The keys of a hash table; who does not know the seed knows nothing of them."""
     return np.frombuffer(hashlib.shake_256(seed.encode()).digest(8 * _KEYS), np.uint64).copy()
+
+
+KEYS = hash_keys(secrets.token_hex())  # of this process
 
 
 class Pool:
@@ -290,6 +295,30 @@ class ProfileNumbers(NamedTuple):
     short_words: Any  # the same memory as int32
 
 
+@allocating_kernel
+def hash_lists(keys: Any, words: Any, offset: Any) -> Any:
+    hashes = np.empty(offset.size - 1, np.uint64)
+    for row in range(hashes.size):
+        hashes[row] = _hash_words(keys, words, offset[row], offset[row + 1] - offset[row])
+    return hashes
+
+
+def intern_lists(words: Any, offset: Any) -> tuple[Int, Int]:
+    """Equal lists of words get equal numbers, from 0 in order of appearance; also the first row."""
+    hashes = hash_lists(KEYS, words, offset)
+    number, first = hashing.intern_spans(words, offset[:-1], np.diff(offset), hashes)
+    return number, first
+
+
+def intern_rows(columns: list[Int]) -> tuple[Int, Int]:
+    """The same for rows of several columns."""
+    count = columns[0].size
+    words = np.empty((count, len(columns)), np.int64)
+    for place, column in enumerate(columns):
+        words[:, place] = column
+    return intern_lists(words.reshape(-1), np.arange(count + 1, dtype=np.int64) * len(columns))
+
+
 class SeenIds:
     """Ids of 16 bytes that were met."""
 
@@ -312,6 +341,7 @@ FUNCTION = 4
 MAPPING = 2
 HEAD = 3  # words of a location before those of its lines
 LINE = 3
+NUMBER_BYTES = 12  # of a location in a stack, with what is made of it
 
 
 @kernel
@@ -331,8 +361,10 @@ def number_profile(
 ) -> None:
     """Number all that a profile has, and its stacks; its tables then have numbers for strings.
 
-    `known` has how many lists each pool has, and then how many words; both are brought up to date.
+    `known` has how many lists each pool has, then how many words, and last about how many bytes all
+    of it swells to as tables, beyond what the pools take; it is brought up to date.
     """
+    locations, stacks = known[3], known[4]
     known[0] = number_strings(pools.strings, known[0], raw, tables.strings, numbers.string)
     _use_numbers(numbers.string, tables)
     known[1] = _number_columns(
@@ -348,6 +380,9 @@ def number_profile(
     known[7] = pools.mappings.offset[known[2]]
     known[8] = pools.locations.offset[known[3]]
     known[9] = pools.stacks.offset[known[4]]
+    known[10] += _own_text(pools.strings.offset, tables)
+    known[10] += _text_of_locations(pools, locations, known[3])
+    known[10] += _inlined_frames(pools, stacks, known[4])
 
 
 @kernel
@@ -480,3 +515,68 @@ def _number_stacks(
         if found == count:
             count += 1
     return count
+
+
+@inline
+def _length(strings: Any, number: Any) -> Any:
+    return strings[number + 1] - strings[number]
+
+
+@inline
+def _length_of_all(strings: Any, numbers: Any) -> Any:
+    size = np.int64(0)
+    for number in numbers:
+        size += _length(strings, number)
+    return size
+
+
+@inline
+def _own_text(strings: Any, tables: Any) -> Any:
+    """What a numbered profile says for itself, also where others say the same."""
+    labels = _length_of_all(strings, tables.labels[0]) + _length_of_all(strings, tables.labels[1])
+    labels += _length_of_all(strings, tables.labels[3])
+    size = max(tables.types.shape[1], 1) * labels  # they are repeated for each value
+    size += _length_of_all(strings, tables.mappings[4])
+    size += _length_of_all(strings, tables.mappings[5])
+    size += _length_of_all(strings, tables.types[0]) + _length_of_all(strings, tables.types[1])
+    size += _length_of_all(strings, tables.comments)
+    size += _length_of_all(strings, tables.period_type[:, 0])
+    for place in (DROP_FRAMES, KEEP_FRAMES, DEFAULT_TYPE, DOC_URL):
+        size += _length(strings, tables.scalars[place])
+    return size
+
+
+@inline
+def _text_of_locations(pools: Any, first: Any, end: Any) -> Any:
+    """Every line is a row with the text of its function; one without a name is called by its
+    mapping's file.
+    """
+    strings, said, function = pools.strings.offset, pools.functions.words, pools.functions.offset
+    words, offset = pools.locations.words, pools.locations.offset
+    size = np.int64(0)
+    for location in range(first, end):
+        head, place = offset[location], np.int64(0)
+        if words[head] != NONE:
+            place = _length(strings, pools.mappings.words[pools.mappings.offset[words[head]]])
+        if head + HEAD == offset[location + 1]:
+            size += place
+        for at in range(head + HEAD, offset[location + 1], LINE):
+            if words[at] == NONE:
+                size += place
+            else:
+                row = function[words[at]]
+                name = _length(strings, said[row]) + _length(strings, said[row + 1])
+                size += (name if name > 0 else place) + _length(strings, said[row + 2])
+    return size
+
+
+@inline
+def _inlined_frames(pools: Any, first: Any, end: Any) -> Any:
+    """As much for each as a pool counts for the location itself."""
+    words, offset, lines = pools.stacks.words, pools.stacks.offset, pools.locations.offset
+    frames = np.int64(0)
+    for stack in range(first, end):
+        for at in range(offset[stack] + 1, offset[stack + 1]):
+            location = words[at]
+            frames += max((lines[location + 1] - lines[location] - HEAD) // LINE - 1, 0)
+    return NUMBER_BYTES * frames

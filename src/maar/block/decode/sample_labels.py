@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maar.block.decode.batch import Batch
+from maar.block.decode.interning import intern_lists
 from maar.block.format import hashing
 from maar.block.format.hashing import ALL_BITS, Int
 from maar.block.format.tables import LAYOUTS, SAMPLES, SERIES
@@ -237,7 +238,7 @@ def _sets(batch: Batch, sample: Int, owner: Int, promoted: Any) -> _Sets:
     place = starts[sample[rows]] + 1 + 2 * (np.arange(rows.size) - offset[sample[rows]])
     words[place] = batch.label_key[rows]
     words[place + 1] = batch.label_str[rows]
-    number, first = hashing.intern_lists(words, starts)
+    number, first = intern_lists(words, starts)
     return _Sets(number=number, first=first, label=rows, offset=offset)
 
 

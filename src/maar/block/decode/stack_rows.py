@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from maar.block.decode.batch import Batch
 from maar.block.decode.frames import Frames, coded_text
+from maar.block.decode.interning import intern_lists
 from maar.block.format import hashing
 from maar.block.format.hashing import Int
 from maar.block.format.tables import LAYOUTS, ColumnMakers
@@ -36,7 +37,7 @@ def stacks_of_samples(
         frames.number,
         service,
     )
-    number, first = hashing.intern_lists(words, offset)
+    number, first = intern_lists(words, offset)
     words, offset = hashing.take_lists(words, offset, first)
     head = offset[:-1]
     owner = words[head]

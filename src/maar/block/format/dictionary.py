@@ -32,6 +32,19 @@ def plain_bytes(table: pa.Table) -> int:
     return sum(column.nbytes for column in table.columns if not _is_coded(column.type))
 
 
+def text_bytes(table: pa.Table) -> int:
+    """The same with the dictionaries, which may hold long texts for few rows."""
+    size = plain_bytes(table)
+    for column in table.columns:
+        if _is_coded(column.type):
+            size += sum(_dictionary(chunk).nbytes for chunk in column.chunks)
+    return size
+
+
+def _dictionary(array: Any) -> Any:
+    return (array.values if pa.types.is_list(array.type) else array).dictionary
+
+
 def _is_coded(kind: Any) -> bool:
     return bool(pa.types.is_dictionary(kind.value_type if pa.types.is_list(kind) else kind))
 

@@ -7,6 +7,7 @@ whatever the hash does, different content never gets the same number.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -175,29 +176,6 @@ def intern_spans(data: Any, start: Any, length: Any, hashes: Any) -> Any:
 
 
 @allocating_kernel
-def intern_lists(words: Any, offset: Any) -> Any:
-    """Equal lists of words get equal numbers, from 0 in order of appearance; also the first row."""
-    length = offset[1:] - offset[:-1]
-    return intern_spans(words, offset[:-1], length, hash_lists(words, offset))
-
-
-@allocating_kernel
-def gather_spans(data: Any, start: Any, length: Any, rows: Any) -> Any:
-    """The bytes of some spans, one after the other."""
-    size = 0
-    for place in range(rows.size):
-        size += length[rows[place]]
-    gathered = np.empty(size, np.uint8)
-    at = 0
-    for place in range(rows.size):
-        row = rows[place]
-        for byte in range(start[row], start[row] + length[row]):
-            gathered[at] = data[byte]
-            at += 1
-    return gathered
-
-
-@allocating_kernel
 def hexadecimal(numbers: Any) -> Any:
     """Lower-case digits without leading zeros: their bytes and offsets."""
     offset = np.zeros(numbers.size + 1, np.int64)
@@ -232,17 +210,6 @@ def take_lists(values: Any, offset: Any, rows: Any) -> Any:
     return taken, taken_offset
 
 
-def intern_rows(columns: list[Int]) -> tuple[Int, Int]:
-    """The same for rows of several columns."""
-    count = columns[0].size
-    words = np.empty((count, len(columns)), np.int64)
-    for place, column in enumerate(columns):
-        words[:, place] = column
-    offset = np.arange(count + 1, dtype=np.int64) * len(columns)
-    number, first = intern_lists(words.reshape(-1), offset)
-    return number, first
-
-
 def hash_rows(columns: list[Words]) -> Words:
     """One hash per row: XXH64 over its columns as little-endian words."""
     count = columns[0].size
@@ -264,23 +231,33 @@ def distinct_ids(hashes: Words, *, mask: int = ALL_BITS) -> tuple[Int, int]:
     _, first = np.unique(ids, return_index=True)
     if first.size == ids.size:
         return ids, 0
-    taken = set(ids[first].tolist())
+    free = FreeIds(set(ids[first].tolist()))
     later = np.setdiff1d(np.arange(ids.size), first)
     for row in later.tolist():
-        ids[row] = free_id(int(ids[row]), taken)
-        taken.add(int(ids[row]))
+        ids[row] = free.take(int(ids[row]))
     return ids, int(later.size)
 
 
-def free_id(identity: int, taken: set[int]) -> int:
-    """Another id for content whose id is taken: the first free one of a salted series."""
-    salt = 1
-    while True:
-        words = (identity & ALL_BITS).to_bytes(8, "little") + salt.to_bytes(8, "little")
-        candidate = to_signed(xxhash.xxh64_intdigest(words))
-        if candidate not in taken:
-            return candidate
-        salt += 1
+class FreeIds:
+    """Other ids for contents whose id is taken: each the first free one of a salted series.
+
+    Whoever knows the hash can make very many contents of one id, so the series of an id is gone
+    through once for all of them: what was taken stays so.
+    """
+
+    def __init__(self, taken: set[int]) -> None:
+        self._taken = taken
+        self._salts: Counter[int] = Counter()
+
+    def take(self, identity: int) -> int:
+        start = (identity & ALL_BITS).to_bytes(8, "little")
+        while True:
+            self._salts[identity] += 1
+            words = start + self._salts[identity].to_bytes(8, "little")
+            candidate = to_signed(xxhash.xxh64_intdigest(words))
+            if candidate not in self._taken:
+                self._taken.add(candidate)
+                return candidate
 
 
 def to_signed(word: int) -> int:

@@ -127,7 +127,18 @@ def _comparable(scalar: Any) -> tuple[int, Any]:
         return _NULL
     if pa.types.is_timestamp(scalar.type):
         return (1, scalar.value)
+    if pa.types.is_list(scalar.type) and pa.types.is_dictionary(scalar.type.value_type):
+        return (1, _texts(scalar.values))
     return (1, scalar.as_py())
+
+
+def _texts(array: pa.DictionaryArray) -> list[str]:
+    """Each text once in memory, however often it is said: a stack may be one function, called by
+    itself thousands of times.
+    """
+    used, places = np.unique(codes_of(array), return_inverse=True)
+    texts = array.dictionary.take(pa.array(used)).to_pylist()
+    return [texts[place] for place in places.tolist()]
 
 
 def _sort_keys(array: pa.Array) -> list[Int]:

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from maar.block.format.dictionary import plain_bytes, trim_coded
+from maar.block.format.dictionary import text_bytes, trim, trim_coded
 from maar.block.format.tables import FORMAT, FORMAT_KEY, LAYOUTS
 
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_VALUES = 1_000_000  # of all columns, items of lists twice: bounds memory in merges
-ROW_GROUP_BYTES = 32 << 20  # of plain columns in memory: text may be long
+ROW_GROUP_BYTES = 32 << 20  # of plain columns and dictionaries in memory: text may be long
 DICTIONARY_PAGE_BYTES = 2 << 20
 RELEASE_VALUES = 16 * ROW_GROUP_VALUES  # are written before what is free is given back
 BATCH_ROWS = 1 << 14  # of a column at once, then its page's size is asked; 1024 cost 6 % more
@@ -106,18 +106,37 @@ class TableWriter:
             self._service = service
         start = 0
         while start < piece.num_rows:
-            part = piece.slice(start, self._bounds.rows - self._rows)
+            part = self._within_bytes(piece.slice(start, self._bounds.rows - self._rows))
+            size = text_bytes(part)
+            if self._bytes + size > self._bounds.bytes:
+                self._flush()
             start += part.num_rows
             self._held.append(part)
             self._rows += part.num_rows
             self._values += _values(part)
-            self._bytes += plain_bytes(part)
+            self._bytes += size
             if (
                 self._rows >= self._bounds.rows
                 or self._values >= self._bounds.values
                 or self._bytes >= self._bounds.bytes
             ):
                 self._flush()
+
+    def _within_bytes(self, part: pa.Table) -> pa.Table:
+        """The first rows of it, if all have more text than a row group may; but not without end
+        where it is one text that all of them have.
+        """
+        if text_bytes(part) <= self._bounds.bytes:
+            return part
+        part = trim(part)
+        size = text_bytes(part)
+        while part.num_rows > 1 and size > self._bounds.bytes:
+            half = trim(part.slice(0, part.num_rows // 2))
+            before, size = size, text_bytes(half)
+            if size > 3 * before // 4:
+                break
+            part = half
+        return part
 
     def _flush(self) -> None:
         if not self._rows:

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from maar.block.format import hashing
-from maar.block.format.hashing import Int
+from maar.block.format.hashing import FreeIds, Int
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.format.writer import GROUP_BOUNDS, Group, GroupBounds, TableWriter, by_service
 from maar.block.merge.run import CutPoint, Run, RunShare
@@ -226,19 +225,19 @@ def _rekey(table: str, runs: Sequence[Run], clashing: Int) -> int:
     """Give content of later runs another id where an earlier one has it; how many (S17)."""
     unique = LAYOUTS[table].unique
     kept: dict[int, str] = {}
-    losers: list[tuple[Run, int]] = []
+    losers: list[tuple[int, int]] = []  # a run's place, and the id
     wanted = pa.array(clashing)
-    for run in runs:
+    for place, run in enumerate(runs):
         for piece in run.read(table, budget=BUDGET):
             for row in piece.filter(pc.is_in(piece[unique], wanted)).to_pylist():
                 identity = row.pop(unique)
                 if kept.setdefault(identity, repr(row)) != repr(row):
-                    losers.append((run, identity))
+                    losers.append((place, identity))
     fresh = _free_ids([identity for _, identity in losers], table, runs)
-    for (run, identity), new in zip(losers, fresh, strict=True):
-        names = run.rekeyed.setdefault(table, {})
-        came_with = next((old for old, now in names.items() if now == identity), identity)
-        names[came_with] = new
+    came_with = [{now: old for old, now in run.rekeyed.get(table, {}).items()} for run in runs]
+    for (place, identity), new in zip(losers, fresh, strict=True):
+        names = runs[place].rekeyed.setdefault(table, {})
+        names[came_with[place].get(identity, identity)] = new
     return len(losers)
 
 
@@ -247,11 +246,8 @@ def _free_ids(identities: list[int], table: str, runs: Sequence[Run]) -> list[in
     unique = LAYOUTS[table].unique
     taken: set[int] = set()
     while True:
-        fresh: list[int] = []
-        given = set(taken)
-        for identity in identities:
-            fresh.append(hashing.free_id(identity, given))
-            given.add(fresh[-1])
+        free = FreeIds(set(taken))
+        fresh = [free.take(identity) for identity in identities]
         wanted = pa.array(fresh, pa.int64())
         found = {
             identity

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from maar.block.format.dictionary import trim
 from maar.block.format.order import count_until, row_key, same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.merge.run import Run, RunShare
@@ -101,7 +102,7 @@ def _without_repeats(unique: str, stream: Iterator[pa.Table]) -> Iterator[pa.Tab
     Rows with the same id and other content stay: they are found and re-keyed when the block is
     written, by one who sees all of them.
     """
-    before: list[dict[str, Any]] = []
+    before: pa.Table | None = None  # the last row
     for piece in stream:
         ids = piece[unique].to_numpy()
         repeated = np.zeros(ids.size, np.bool_)
@@ -109,9 +110,17 @@ def _without_repeats(unique: str, stream: Iterator[pa.Table]) -> Iterator[pa.Tab
         if repeated.any():
             piece = piece.combine_chunks()
             repeated &= same_as_before(piece)
-        repeated[0] = piece.slice(0, 1).to_pylist() == before
-        before = piece.slice(ids.size - 1).to_pylist()
+        repeated[0] = before is not None and _repeats(piece, before, unique)
+        before = trim(piece.slice(ids.size - 1))
         if repeated.any():
             piece = piece.filter(pa.array(~repeated))
         if piece.num_rows:
             yield piece
+
+
+def _repeats(piece: pa.Table, before: pa.Table, unique: str) -> bool:
+    """Whether its first row equals the one before it."""
+    if piece[unique][0] != before[unique][0]:
+        return False
+    both = pa.concat_tables([before, piece.slice(0, 1)]).combine_chunks()
+    return bool(same_as_before(both)[1])

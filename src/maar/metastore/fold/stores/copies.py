@@ -90,6 +90,14 @@ def has_room(state: MetaState, store: StoreName, more: int = 1) -> bool:
     return len(state.tombstones.of_store(store)) + more <= state.policy.tombstones_max
 
 
+def after_repair(
+    meta: BlockMeta, *, ended: Iterable[CopyBad], made: Iterable[CopyMade]
+) -> BlockMeta:
+    """A block as the index would list it."""
+    rest = _without(meta, (each.store for each in ended))
+    return _with_copies(rest, {each.store: each for each in made}, at=LeaseTime(0))
+
+
 # ── the fold: which stores there are ───────────────────────────────────────────────────────────
 
 
