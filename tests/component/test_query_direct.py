@@ -258,6 +258,27 @@ def test_samples_are_kept_within_their_share_and_no_query_takes_all_of_it(
     asyncio.run(scenario())
 
 
+def test_what_is_kept_weighs_what_was_asked_for_by_name(
+    masked: Masked, engines: tuple[DuckEngine, DuckEngine]
+) -> None:
+    """A request names as much as fits into it, and its answer is kept under that name."""
+    masked.add_block([some_profile(Random(6), tenant=TENANT, huge=False) for _ in range(5)])
+    engine, _ = engines
+    scope, long = Scope(TENANT, TimeRange(0, EVER_NS)), "n" * 200_000
+
+    async def scenario() -> None:
+        await engine.call(ListSeries(scope, ("pod",)))
+        before = engine.parts.bytes
+        await engine.call(ListSeries(scope, ("pod", long)))
+        assert engine.parts.bytes > before + len(long)
+        before = engine.parts.bytes
+        long_matcher = Matcher("pod", "!=", long)
+        await engine.call(ListSeries(msgspec.structs.replace(scope, matchers=(long_matcher,))))
+        assert engine.parts.bytes > before + len(long)
+
+    asyncio.run(scenario())
+
+
 def test_a_flame_graph_is_drawn_at_once_when_all_of_it_is_in_memory_and_small(
     masked: Masked, engines: tuple[DuckEngine, DuckEngine]
 ) -> None:

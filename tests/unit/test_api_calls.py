@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from starlette.types import Message
 from maar.api.guard import RequestGuard
 from maar.api.protocol import wire
 from maar.api.protocol.connect import CallService, CallsFirst, Unary
+from maar.api.query.querier import graph_reply
 from maar.api.settings import ApiSettings
 from support.clock.virtual_time import run_virtually
+from support.oracles.graphs import graph_of
 
 PATH = "/querier.v1.QuerierService/LabelNames"
 
@@ -21,15 +24,18 @@ PATH = "/querier.v1.QuerierService/LabelNames"
 class Client:
     """Sends one request, and hangs up after a while (None: never)."""
 
-    def __init__(self, *, hangs_up_after_s: float | None = None, headers: Any = ()) -> None:
+    def __init__(
+        self, *, hangs_up_after_s: float | None = None, headers: Any = (), codec: str = "json"
+    ) -> None:
         self._hangs_up_after_s = hangs_up_after_s
         self._sent = False
+        self._body = b"{}" if codec == "json" else b""
         self.scope = {
             "type": "http",
             "method": "POST",
             "path": PATH,
             "http_version": "1.1",
-            "headers": [(b"content-type", b"application/json"), *headers],
+            "headers": [(b"content-type", f"application/{codec}".encode()), *headers],
             "query_string": b"",
         }
         self.heard: list[Message] = []
@@ -37,7 +43,7 @@ class Client:
     async def receive(self) -> Message:
         if not self._sent:
             self._sent = True
-            return {"type": "http.request", "body": b"{}"}
+            return {"type": "http.request", "body": self._body}
         if self._hangs_up_after_s is None:
             await asyncio.Event().wait()
         await asyncio.sleep(self._hangs_up_after_s or 0)
@@ -136,3 +142,24 @@ def test_what_is_no_call_is_for_the_other_routes(method: str, path: str) -> None
         assert client.heard == [{"type": "elsewhere"}]
 
     run_virtually(test())
+
+
+@pytest.mark.parametrize(("nodes", "inline"), [(1, True), (50_000, False)])
+def test_a_large_answer_becomes_protobuf_beside_the_event_loop(nodes: int, inline: bool) -> None:
+    """A million nodes take a quarter of a second, in which nobody else would be served."""
+    prepared = graph_reply(graph_of(["total"], [[0, 5, 0, 0] * nodes], 5, 5))
+    made_in: list[threading.Thread] = []
+
+    def message() -> Any:
+        made_in.append(threading.current_thread())
+        return prepared.message()
+
+    class Graphs(Work):
+        async def answer(self, _tenant: Any, _request: Any) -> Any:
+            return prepared._replace(message=message), None
+
+    client = Client(codec="proto")
+    assert asyncio.run(ask(client, Graphs(0))) == 200
+    reply = wire.SelectMergeStacktracesResponse.FromString(client.heard[1]["body"])
+    assert len(reply.flamegraph.levels[0].values) == 4 * nodes
+    assert [thread is threading.main_thread() for thread in made_in] == [inline]

@@ -34,6 +34,12 @@ def test_every_name_keeps_its_text_and_all_are_in_order(parts: list[list[str]]) 
         )
 
 
+def test_names_weigh_what_their_text_does() -> None:
+    """They may have 65,535 characters each, and outlive the stacks that they came with."""
+    long = ["a" * 60_000, "b" * 60_000]
+    assert join_names([long], folded=True).size > sum(map(len, long))
+
+
 def test_stacks_that_were_seen_are_gathered_with_other_numbers() -> None:
     lists = [["a", "b"], [], ["c"], ["b", "b", "a"]]
     table = pa.table({"stack_id": pa.array([5, 6, 7, 8]), "functions": pa.array(lists)})

@@ -6,6 +6,7 @@ import pytest
 from maar.model.block import BlockMeta, Dataset, Kind
 from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId
+from maar.model.predicate import Mask
 from maar.model.time import TimeRange
 from maar.ports.reader.query import Matcher
 from maar.query.decide.select import (
@@ -54,6 +55,27 @@ PARTS = (
     part(2, Kind.BLOCK, 1, ("acme", "api", 10, 19)),
     part(1, Kind.QUARANTINE, 1, ("acme", "api", 0, 19)),
 )
+
+
+@pytest.mark.parametrize(
+    ("masks", "left"),
+    [
+        ([("api", 10, 15), ("", 15, 20)], False),
+        ([("", 15, 20), ("api", 0, 15)], False),
+        ([("api", 0, 18), ("api", 12, 14), ("api", 18, 40)], False),
+        ([("api", 10, 15), ("api", 16, 20)], True),
+        ([("api", 10, 19)], True),
+        ([("api", 10, 15), ("web", 15, 20)], True),
+        ([], True),
+    ],
+)
+def test_a_service_that_was_deleted_in_several_steps_is_gone(
+    masks: list[tuple[str, int, int]], left: bool
+) -> None:
+    (meta,) = (each for each in PARTS if each.id.endswith("2"))
+    hiding = tuple(Mask(ACME, service, first, until) for service, first, until in masks)
+    parts = parts_of([meta], tenant=ACME, time=TimeRange(0, 99), masks={meta.id: hiding})
+    assert [each.service for each in parts.datasets] == ["api"] * left
 
 
 def test_parts_are_chosen_by_tenant_service_and_time() -> None:

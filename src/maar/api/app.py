@@ -58,6 +58,7 @@ from maar.api.push.pusher import pusher_service
 from maar.api.query.partly import Partly, PartlyEngine
 from maar.api.query.querier import Querier
 from maar.api.settings import ApiSettings
+from maar.api.times import MS_NS
 from maar.api.ui import pages
 from maar.distributor.service import Distributor
 from maar.model.time import TimeRange
@@ -90,8 +91,10 @@ class QueryDeps(NamedTuple):
     addresses: str = ""  # of the metastore, as they are told
 
     def whole_range(self) -> TimeRange:
-        """The whole time range, which a query without times asks for."""
-        return TimeRange(0, self.clock.wall_ns() + self.future_ns)
+        """The whole time range, which a query without times asks for: in whole milliseconds, like
+        any other, since what microseconds cannot say takes longer to answer.
+        """
+        return TimeRange(0, -(-(self.clock.wall_ns() + self.future_ns) // MS_NS) * MS_NS)
 
 
 def build_app(

@@ -21,7 +21,8 @@ from maar.query.read.choose import Choice, read_labels
 from maar.query.read.part_cache import PartCache, Weighed
 from maar.query.read.reading import translate_errors
 
-LABELS_BYTES = 400  # of a set of labels as Python objects
+LABELS_BYTES = 400  # of a set of labels as Python objects, beside its text
+KEY_BYTES = 250  # of the name of a block and what was chosen of it, likewise
 POINT_BYTES = 16
 NamesOf = Callable[[Sequence[StackFrames]], FrameNames]  # the names of some parts
 
@@ -62,11 +63,17 @@ def _unite_kept(
 
     def of_blocks() -> Weighed:
         made = _unite(make(choice) for choice in choices if choice.key is not None)
-        return Weighed(made, LABELS_BYTES * (1 + len(made)) + sum(len(key[-1]) for key in keys))
+        size = LABELS_BYTES * (1 + len(made)) + _text_bytes((what, made))
+        return Weighed(made, size + sum(KEY_BYTES + len(key[-1]) for key in keys))
 
     found: tuple[Any, ...] = cache.get((what, keys), of_blocks).what if keys else ()
     fresh = [make(choice) for choice in choices if choice.key is None]
     return _unite([found, *fresh]) if fresh else found
+
+
+def _text_bytes(what: Any) -> int:
+    """Of all text in nested tuples: what is asked for by name may be as long as a request."""
+    return len(what) if isinstance(what, str) else sum(map(_text_bytes, what))
 
 
 def _unite(parts: Iterable[Iterable[Any]]) -> tuple[Any, ...]:

@@ -110,7 +110,7 @@ class DuckEngine(LocalPort):
         samples = PartCache(kept // SAMPLES_SHARE)
         self._metrics.part_cache.set_function(lambda: self.parts.bytes + samples.bytes)
         self.blocks = BlockReader(self._stores, self.parts, samples)
-        self._copies = KnownCopies()
+        self._copies = KnownCopies(self.parts)
         self._views = KnownViews(kept // VIEWS_SHARE)
         # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")

@@ -184,15 +184,15 @@ class Unary:
 
     async def _encode(self, codec: str, reply: Any) -> bytes:
         if isinstance(reply, Prepared):
-            if codec == JSON:
-                size = PART_BYTES * reply.parts
-                return await self.guard.parse(size, lambda: msgspec.json.encode(reply.json()))
-            reply = reply.message()
+            size = PART_BYTES * reply.parts
+            if codec != JSON:
+                return await self.guard.parse(size, lambda: _serialize(reply.message()))
+            size = 0 if reply.json_is_text else size
+            return await self.guard.parse(size, lambda: msgspec.json.encode(reply.json()))
         if codec == JSON:
             size = reply.ByteSize()
             return await self.guard.parse(size, lambda: msgspec.json.encode(json_of(reply)))
-        content: bytes = reply.SerializeToString()
-        return content
+        return _serialize(reply)
 
     async def _work(
         self, held: ExitStack, tenant: TenantId, codec: str, body: bytes, hold: BodyShare
@@ -242,6 +242,11 @@ class Unary:
                 f"{str(error)[:200]}",
                 reason="request",
             ) from error
+
+
+def _serialize(message: Any) -> bytes:
+    content: bytes = message.SerializeToString()
+    return content
 
 
 class CallService(NamedTuple):

@@ -124,6 +124,7 @@ class Prepared(NamedTuple):
     message: Callable[[], Any]
     json: Callable[[], dict[str, Any]]  # encodes as what `json_of` would make of the message
     parts: int  # about how many
+    json_is_text: bool = False  # it is written already, as nearly all of it
 
 
 def json_of(message: Any) -> dict[str, Any]:

@@ -41,6 +41,7 @@ SELECTORS_MAX = 32
 NAMES_MAX = 64
 TYPE_LENGTH_MAX = 2048
 SERIES_LIMIT_MAX = 10_000
+NUMBER_BYTES = 6  # of a flame graph's JSON, about
 FLAMEGRAPH_FORMATS = (0, 1)
 NO_EXEMPLARS = (0, 1)  # unspecified, none
 AGGREGATIONS = {0: "sum", 1: "avg"}
@@ -251,7 +252,8 @@ def graph_reply(graph: FlameGraph) -> wire.Prepared:
             drawn["maxSelf"] = str(graph.max_self)
         return {"flamegraph": drawn}
 
-    return wire.Prepared(message, plain, parts=1)
+    parts = len(graph.levels_json) // NUMBER_BYTES
+    return wire.Prepared(message, plain, parts=parts, json_is_text=True)
 
 
 def label_sets_reply(found: Sequence[Labels]) -> wire.Prepared:

@@ -32,11 +32,12 @@ def join_names(parts: Sequence[Sequence[str]], *, folded: bool) -> FrameNames:
     texts = tuple(sorted({name for names in given for name in names}))
     place = {name: number for number, name in enumerate(texts)}
     rank = tuple(np.array([place[name] for name in names], np.int32) for names in given)
+    text = sum(map(len, texts))
     return FrameNames(
         texts=texts,
         rank=rank,
         of_go=names_of_go(texts),
-        size=100 * len(texts) + 4 * sum(map(len, rank)) + 200 * len(rank),
+        size=100 * len(texts) + 2 * text + 4 * sum(map(len, rank)) + 200 * len(rank),
     )
 
 

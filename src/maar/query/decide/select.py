@@ -88,15 +88,14 @@ def parts_of(
 
 
 def _is_hidden(dataset: Dataset, time: TimeRange, masks: Iterable[Mask]) -> bool:
-    """Whether all that a dataset may have in a time range was deleted."""
-    first = max(dataset.min_time_ns, time.start_ns)
-    last = min(dataset.max_time_ns, time.end_ns - 1)
-    return any(
-        mask.names(dataset.tenant, dataset.service)
-        and mask.from_ns <= first
-        and last < mask.until_ns
-        for mask in masks
-    )
+    """Whether all that a dataset may have in a time range was deleted, perhaps in several steps."""
+    next_ns = max(dataset.min_time_ns, time.start_ns)
+    last_ns = min(dataset.max_time_ns, time.end_ns - 1)
+    mine = [mask for mask in masks if mask.names(dataset.tenant, dataset.service)]
+    for mask in sorted(mine, key=lambda mask: mask.from_ns):
+        if mask.from_ns <= next_ns:
+            next_ns = max(next_ns, mask.until_ns)
+    return next_ns > last_ns
 
 
 def datasets_of(

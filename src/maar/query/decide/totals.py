@@ -21,6 +21,7 @@ Words = npt.NDArray[np.uint64]
 
 COLUMNS = ("service", "profile_type", "series_id", "time", "profile_id", "value")  # of samples
 RUN_BYTES = 36
+TEXT_BYTES = 60  # of a text as a Python object, beside its characters
 SAFE = float(1 << 62)  # sums of absolute values below it fit int64, however they were rounded
 
 
@@ -130,6 +131,7 @@ def totals_of(pieces: Sequence[Runs], *, service: str = "") -> Totals:
     change[1:] |= type_code[1:] != type_code[:-1]
     heads = np.flatnonzero(change)
     ids, profile = _different(words)
+    text = sum(TEXT_BYTES + len(name) for name in [*services, *types])
     return Totals(
         service=service,
         services=tuple(services),
@@ -146,7 +148,7 @@ def totals_of(pieces: Sequence[Runs], *, service: str = "") -> Totals:
         ids=ids,
         first_time=int(time.min()) if time.size else 0,
         last_time=int(time.max()) if time.size else -1,
-        size=RUN_BYTES * series.size + 16 * len(ids) + 24 * heads.size + 1024,
+        size=RUN_BYTES * series.size + 16 * len(ids) + 24 * heads.size + text + 1024,
     )
 
 

@@ -94,7 +94,8 @@ def _groups(
 
     def look_once() -> Weighed:
         groups = look(read_labels(source))
-        return Weighed(groups, groups.nbytes + 500 * (1 + len(matchers)))
+        text = sum(len(each.name) + len(each.value) for each in matchers)
+        return Weighed(groups, groups.nbytes + 500 * (1 + len(matchers)) + text)
 
     key = ("groups", source.key, totals.service, profile_type, matchers)
     flags: Flags = reading.blocks.cache.get(key, look_once).what

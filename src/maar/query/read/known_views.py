@@ -52,7 +52,8 @@ class KnownViews:
     def _keep(self, question: Question, view: IndexView) -> None:
         if (former := self._kept.pop(question, None)) is not None:
             self.bytes -= former.size
-        size = _size(view)
+        *_, service = question  # whatever somebody asked for
+        size = _size(view) + len(service)
         if not view.stamp or size > self.bytes_max:
             return
         self._kept[question] = Weighed(view, size)
