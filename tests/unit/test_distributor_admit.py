@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 
 import pytest
 
@@ -18,6 +19,7 @@ from support.http.pushed import CPU, NOW_NS, gz, pprof
 
 LABELS = (("service_name", "shop"), ("__name__", "process_cpu"))
 LIMIT = 1 << 20
+GZIP = 31  # to zlib: its container, and the largest window
 
 
 def admitted(
@@ -67,6 +69,16 @@ def test_a_gzip_of_several_members_becomes_one() -> None:
 def test_an_empty_member_behind_the_profile_is_not_kept() -> None:
     raw = pprof()
     assert unpack(gz(raw) + gz(b""), limit=LIMIT)[1] != gz(raw) + gz(b"")
+
+
+@pytest.mark.parametrize("flag", [0x20, 0x40, 0x80])
+def test_a_gzip_that_other_readers_refuse_is_not_kept(flag: int) -> None:
+    body = bytearray(gz(pprof()))
+    body[3] |= flag
+    with pytest.raises(zlib.error):
+        zlib.decompress(body, GZIP)
+    unpacked, payload = unpack(bytes(body), limit=LIMIT)
+    assert unpacked == zlib.decompress(payload, GZIP) == pprof()
 
 
 def test_gzip_within_gzip_is_unpacked_twice_and_stored_once() -> None:

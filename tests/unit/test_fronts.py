@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +123,25 @@ def test_fronts_see_each_others_connections_and_one_that_starts_again_has_none(
     assert (again.others(), two.others()) == ([9], [0])
     for each in (one, two, again):
         each.close()
+
+
+def test_fronts_go_without_the_numbers_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are hints. Memory of a file that has no room on its disk kills who writes to it."""
+
+    def no_room(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    one, two = (
+        ConnectionCounts(tmp_path / "connections", fronts=2, number=number) for number in (1, 2)
+    )
+    one.tell(7)
+    assert two.others() == []
+    assert "No space left on device" in caplog.text
+    one.close()
+    two.close()
 
 
 def test_nobody_waits_for_a_front_that_is_gone(tmp_path: Path) -> None:

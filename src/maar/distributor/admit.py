@@ -18,6 +18,7 @@ from maar.pprof.gzip import compress, gunzip
 from maar.pprof.validate import Summary, validate
 
 GZIP_MAGIC = b"\x1f\x8b"
+RESERVED_FLAGS = 0xE0  # of gzip: other readers refuse what sets them, ours does not
 HOUR_NS = 3600 * SECOND_NS
 UNDATED_NS = 365 * DAY_NS  # a profile of 1970 comes from an agent that sets no time
 
@@ -132,7 +133,7 @@ def unpack(body: bytes, *, limit: int) -> tuple[bytes, bytes]:
     raw = gunzip(body, limit=limit)
     if raw[:2] == GZIP_MAGIC:  # an agent's gzip within a proxy's; no pprof begins so
         body, raw = raw, gunzip(raw, limit=limit)
-    if body[:2] != GZIP_MAGIC or not _one_member(body, raw):
+    if body[:2] != GZIP_MAGIC or body[3] & RESERVED_FLAGS or not _one_member(body, raw):
         return raw, compress(raw)
     return raw, body
 

@@ -12,6 +12,7 @@ from maar.app.health.disks import Disks
 from maar.background import cancel
 from maar.model.addresses import addresses_in
 from maar.model.errors import MaarError
+from maar.model.time import SECOND_NS
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
 from maar.ports.role import GetMetrics, GetReadiness, Role
@@ -21,6 +22,7 @@ from maar.ports.stores.probe import probe
 log = logging.getLogger("maar.front")
 
 STORE_CHECK_NS = 5_000_000_000
+STORE_ANSWER_S = 2.0  # then it is said that the store does not answer
 WRITER = "segment-writer"  # when it is a process beside this one
 PUSH, QUERY = PURPOSES
 
@@ -98,9 +100,8 @@ class Readiness:
         self._disks = disks
         self._store = store
         self._clock = clock
-        self._store_checked_ns: int | None = None
-        self._store_trouble = ""
-        self._store_lock = asyncio.Lock()
+        self._store_check: asyncio.Task[str] | None = None  # the last one
+        self._store_asked_ns = 0
 
     async def __call__(self, purpose: str = "") -> str:
         """'' when ready, else each of `push` and `query` that fails, and why."""
@@ -154,16 +155,23 @@ class Readiness:
             return ""
 
     async def _writable(self) -> str:
-        """Whether the store takes a write; remembered for a while, since asking costs one."""
+        """Whether the store takes a write; remembered for a while, since asking costs one. A store
+        that hangs is asked once, and is said to hang until it answers.
+        """
         if self._store is None:
             return ""
-        async with self._store_lock:
-            now_ns = self._clock.monotonic_ns()
-            checked_ns = self._store_checked_ns
-            if checked_ns is None or now_ns - checked_ns > STORE_CHECK_NS:
-                self._store_trouble = await asyncio.to_thread(_trouble_of, self._store)
-                self._store_checked_ns = self._clock.monotonic_ns()
-            return self._store_trouble
+        check, now_ns = self._store_check, self._clock.monotonic_ns()
+        if check is None or (check.done() and now_ns - self._store_asked_ns > STORE_CHECK_NS):
+            check = asyncio.create_task(asyncio.to_thread(_trouble_of, self._store))
+            self._store_check, self._store_asked_ns = check, now_ns
+        if not check.done():
+            await asyncio.wait({check}, timeout=STORE_ANSWER_S)
+        if check.done():
+            return check.result()
+        silent_s = (self._clock.monotonic_ns() - self._store_asked_ns) / SECOND_NS
+        return (
+            f"store: it has not answered a write for {silent_s:.0f} s, so it hangs or is too slow"
+        )
 
 
 def _trouble_of(store: ObjectStore) -> str:

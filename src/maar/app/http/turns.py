@@ -47,12 +47,12 @@ class ConnectionCounts:
         now_ns: Callable[[], int] = time.monotonic_ns,  # the same for all processes of a host
     ) -> None:
         self._now_ns = now_ns
-        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        size = fronts * _COUNT.size
         try:
-            os.truncate(handle, fronts * _COUNT.size)
-            self._shared = mmap.mmap(handle, fronts * _COUNT.size)
-        finally:
-            os.close(handle)
+            self._shared = _shared_bytes(file, size)
+        except OSError as error:
+            log.warning("connections are not spread evenly among the fronts cause=%s", error)
+            self._shared = mmap.mmap(-1, size)
         self._own = number - 1
         self._others = [place for place in range(fronts) if place != self._own]
         self.tell(0)
@@ -68,6 +68,15 @@ class ConnectionCounts:
 
     def close(self) -> None:
         self._shared.close()
+
+
+def _shared_bytes(file: Path, size: int) -> mmap.mmap:
+    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, size)  # on a full disk, the first write would end us (SIGBUS)
+        return mmap.mmap(handle, size)
+    finally:
+        os.close(handle)
 
 
 async def accept_in_turn(
