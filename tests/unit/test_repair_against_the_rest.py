@@ -152,3 +152,15 @@ def test_a_repair_takes_no_block_out_of_a_deletion() -> None:
     for block in (lake.done.id, lake.late.id):
         assert deletion.applying(lake.state, lake.now_of(block)) == (mask,)
         assert stores_of(lake.now_of(block)) == (EU, MAIN)
+
+
+def test_the_last_copy_does_not_end_while_a_deletion_applies_either() -> None:
+    lake = Session()
+    (dataset,) = lake.late.datasets
+    lake.fold.put(PredicateAdded(Mask(dataset.tenant, dataset.service, 0, EVER_NS)))
+    later = Repairing(lake.fold)
+    result = RangeResult(ended=later.entry(ended=((lake.late.id, MAIN),)).ended)
+    request = CommitPart(later.plan, later.token, result)
+    (_, repaired) = repairs.commit_entries(lake.state, request, now=lake.now())
+    assert refused(lake.fold.put(repaired)) == [Refusal.LAST_COPY]
+    assert stores_of(lake.now_of(lake.late.id)) == (MAIN,)

@@ -14,6 +14,7 @@ from maar.block.format import hidden
 from maar.block.format.segment import open_segment
 from maar.block.format.tables import LAYOUTS
 from maar.block.read.copies import read_copy
+from maar.block.read.mapped import MappedFiles
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import ProfileId, TenantId
@@ -246,6 +247,7 @@ class _Symbols:
 
     def __init__(self, profile_row: Row, frames: list[Row]) -> None:
         self.mappings = [_mapping(row) for row in profile_row["mappings"]]
+        self._mapped = MappedFiles(self.mappings)
         self.functions: dict[PlainFunction, int] = {}
         self.locations: list[PlainLocation] = []
         self._frames = {frame["location_id"]: frame for frame in frames}
@@ -289,25 +291,13 @@ class _Symbols:
         return row, (address + mapping.start - mapping.offset) % _WORD
 
     def _mapping_of(self, file: str, build_id: str, address: int) -> int:
-        """A file may be mapped in parts: take the one that holds the address, if any does."""
-        rows = [
-            row
-            for row, mapping in enumerate(self.mappings)
-            if (mapping.file, mapping.build_id) == (file, build_id)
-        ]
-        if not rows:
+        row = self._mapped.row((file, build_id), address)
+        if row is None:
             raise Corrupt(
                 f"A frame lies in mapping {file!r}, which its profile does not have. The block's "
                 "tables do not belong together; restore its objects from a copy."
             )
-        inside = (
-            row
-            for row in rows
-            if 0
-            <= address - self.mappings[row].offset
-            < self.mappings[row].limit - self.mappings[row].start
-        )
-        return next(inside, rows[0])
+        return row
 
 
 def _mapping(row: Row) -> PlainMapping:

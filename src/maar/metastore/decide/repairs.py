@@ -24,7 +24,7 @@ from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, PlanId, StoreName, TenantId
 from maar.model.plan import JobId, Plan, PlanJob
 from maar.model.repair import LeasedRepair, RangeResult, RepairOrder, RepairPart, RepairType
-from maar.model.stores import is_copied
+from maar.model.stores import is_copied, stores_of
 from maar.model.time import DAY_NS, LeaseTime
 from maar.model.token_range import TokenRange
 from maar.ports.plans.board import CommitPart, PartCommitted
@@ -189,13 +189,15 @@ def _without_escapes(state: MetaState, result: RangeResult) -> RangeResult:
 
 
 def _escapes(state: MetaState, meta: BlockMeta, result: RangeResult) -> bool:
+    applying = deletion.which(state, meta)
     after = copies.after_repair(
         meta,
         ended=[each for each in result.ended if each.block == meta.id],
         made=[each for each in result.copies if each.block == meta.id],
     )
-    applying = deletion.which(state, meta)
-    return bool(applying) and deletion.which(state, after) != applying
+    if not applying or not stores_of(after):
+        return False  # the fold refuses to end the last copy
+    return deletion.which(state, after) != applying
 
 
 def commit_reply(
