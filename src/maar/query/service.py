@@ -49,7 +49,7 @@ from maar.query.decide.steps import MILLISECOND_NS, Steps, steps_of
 from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 from maar.query.metrics import Metrics
 from maar.query.read.block_reader import BlockReader
-from maar.query.read.damaged import Tried, find_bad_copies, name_damage
+from maar.query.read.damaged import Tried, find_bad_copies, name_damage, suspects
 from maar.query.read.database import QueryDatabase
 from maar.query.read.find import find
 from maar.query.read.known_copies import KnownCopies
@@ -447,11 +447,14 @@ def _run_work(reading: Reading, scope: Scope, work: Callable[[Reading], T], agai
                 if isinstance(error, PartGone) and not again:
                     raise  # the view may have been too old
                 if find_bad_copies(reading.stores, reading.parts, error, tried):
-                    reading.choose_copies_again()
+                    reading.choose_copies_again(tried.blocks.values())
                 elif isinstance(error, Unavailable):
                     raise
                 else:
-                    raise name_damage(reading.stores, reading.parts, error) from error
+                    damage = name_damage(reading.stores, reading.parts, error)
+                    if isinstance(error, Corrupt):
+                        reading.forget(suspects(reading.parts, damage))
+                    raise damage from error
     finally:
         reading.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,6 +107,10 @@ class Level0:
 
     def _count(self, result: str) -> None:
         self._metrics.level0_lookups.labels(result).inc()
+
+    def forget(self, names: Container[str]) -> None:
+        """What was decoded of some segments: a copy that was read is damaged."""
+        self._cache.forget(names)
 
     def pieces(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> Iterator[DecodedPart]:
         """The same, a bounded part at a time, and not kept: for segments that were joined. Each of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -94,9 +94,26 @@ class Reading:
         with translate_errors():
             return tables_of(self._cursor, self.parts, stores=self.stores, decode=self._decode)
 
-    def choose_copies_again(self) -> None:
-        """After a copy was found bad, the files to read are others."""
+    def choose_copies_again(self, bad: Collection[BlockMeta]) -> None:
+        """After copies were found bad, the files to read are others, and what was read of those is
+        worth nothing.
+        """
+        self.forget(bad)
         self.__dict__.pop("tables", None)
+        self._sources.clear()
+        self.chosen.clear()
+        for meta in bad:
+            self._decoded.pop(meta.id, None)
+        held = sum(part.size for parts in self._decoded.values() for part in parts)
+        self.budget.back_to(held)  # the answer is begun anew
+
+    def forget(self, bad: Collection[BlockMeta]) -> None:
+        """What anybody keeps of some blocks: it may be of a copy that is damaged."""
+        copies = (at for meta in bad for file in meta.files for at in file.locations)
+        names = {*(meta.id for meta in bad), *(at.key for at in copies)}
+        if names:
+            self.blocks.forget(names)
+            self.level0.forget(names)
 
     def run(self, text: str, statement: Statement, *, objects: bool = False) -> pa.Table:
         """The rows, counted as they come; `objects` when they will be made into Python's."""
