@@ -242,6 +242,32 @@ def test_an_object_that_was_put_right_is_read_anew(filled: Filled) -> None:
         filled.check(engine)
 
 
+def test_a_profile_that_is_damaged_in_its_segment_comes_from_the_other_copy(
+    filled: Filled,
+) -> None:
+    """Parquet does not see a byte that changed within a payload, and gzip does."""
+    profiles = some_profiles(Random(15), 3)
+    segment = copied(filled.bench.segment([each.raw for each in profiles]), filled.two)
+    filled.lake.blocks.append(segment)
+    filled.profiles += profiles
+    key = segment.files[0].locations[0].key
+    body = bytearray(filled.two.main.read(key))
+    body[body.index(profiles[1].raw.payload) + len(profiles[1].raw.payload) // 2] ^= 1
+    filled.two.main.delete(key)
+    filled.two.main.create(key, bytes(body))
+    scope = Scope(TENANT, ALWAYS)
+    with filled.engine() as engine:
+        graph = asyncio.run(
+            engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=1_000_000))
+        )
+        assert stacks_of(graph) == filled.truth()
+    for at, store in zip(segment.files[0].locations, (filled.two.main, filled.two.eu), strict=True):
+        store.delete(at.key)
+        store.create(at.key, bytes(body))
+    with filled.engine() as engine, pytest.raises(Damaged, match=key):
+        asyncio.run(engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=99)))
+
+
 def test_a_copy_that_another_query_found_bad_meanwhile_is_no_reason_to_fail(filled: Filled) -> None:
     """Both had read it; once the first has looked, it is asked last, and the second sees none."""
     meta, *_ = filled.lake.blocks
