@@ -57,7 +57,7 @@ from maar.query.read.known_views import KnownViews
 from maar.query.read.letters import Letters
 from maar.query.read.level0 import Level0
 from maar.query.read.part_cache import PartCache
-from maar.query.read.reading import PartGone, Reading
+from maar.query.read.reading import PartGone, Reading, TakesLonger
 from maar.query.settings import QuerySettings
 
 __all__ = ["DuckEngine", "QuerySettings"]
@@ -328,11 +328,14 @@ class DuckEngine(LocalPort):
             copies=self._copies,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
-        if at_once(reading):
-            try:
-                return _run_work(reading, scope, work, again)
-            finally:
-                self._metrics.held.observe(reading.budget.taken)
+        try:
+            with reading.hurry():
+                if at_once(reading):
+                    answer = work(reading)
+                    self._metrics.held.observe(reading.budget.taken)
+                    return answer
+        except (TakesLonger, Corrupt, PartGone, Unavailable):
+            reading.budget.back_to(0)  # a thread begins anew, and finds out what is wrong
         thread = self._threads.submit(_run_work, reading, scope, work, again)
         self._readings[thread] = reading
         thread.add_done_callback(lambda ended: self._readings.pop(ended, None))

@@ -25,6 +25,7 @@ from maar.query.read.sql import Statement
 from maar.query.read.tables import tables_of
 
 BATCH_ROWS = 65_536
+GROUPS_AT_ONCE = 200  # whose labels are put together on the event loop: each takes some 10 us
 
 _KINDS = {
     "INTERRUPT Error": "InterruptException",
@@ -39,6 +40,10 @@ class Stopped(Exception):
 
 class PartGone(Exception):
     """A listed object is not there: the view was too old, or the store has lost it."""
+
+
+class TakesLonger(Exception):
+    """What was to be answered at once needs DuckDB after all, or looks at too much."""
 
 
 class Reading:
@@ -66,6 +71,7 @@ class Reading:
         self._sources: dict[str, list[Source] | None] = {}
         self.chosen: dict[tuple[Scope, str], Any] = {}  # of sources, by `choose`
         self._decoded: dict[str, list[DecodedPart]] = {}  # by block
+        self._hurries = False
         self._stopped = threading.Event()
         self._closing = threading.Lock()
         self._closed = False
@@ -76,6 +82,21 @@ class Reading:
         with self._closing:
             if not self._closed and self._opened is not None:
                 self._opened.interrupt()
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """On the event loop, where nobody could stop DuckDB: it is not opened meanwhile."""
+        self._hurries = True
+        try:
+            yield
+        finally:
+            self._hurries = False
+
+    def check_groups(self, number: int) -> None:
+        """Whether the labels of so many series and types can be put together at once."""
+        self.check()
+        if self._hurries and number > GROUPS_AT_ONCE:
+            raise TakesLonger
 
     def compile(self, patterns: list[str]) -> None:
         """Refuse what RE2 cannot compile before any file is opened."""
@@ -194,6 +215,8 @@ class Reading:
 
     @property
     def _cursor(self) -> Any:
+        if self._hurries:
+            raise TakesLonger
         with self._closing:
             if self._opened is None:
                 self._opened = self._database.cursor(self.parts.blocks)
@@ -228,6 +251,8 @@ def translate_errors() -> Iterator[None]:
     """Errors of DuckDB and of the store, said in ours."""
     try:
         yield
+    except TakesLonger:
+        raise  # before DuckDB is loaded, to be asked what its errors are
     except NotFound as error:
         raise PartGone(str(error)) from error
     except engine().Error as error:
