@@ -255,17 +255,20 @@ def test_a_profile_that_is_damaged_in_its_segment_comes_from_the_other_copy(
     body[body.index(profiles[1].raw.payload) + len(profiles[1].raw.payload) // 2] ^= 1
     filled.two.main.delete(key)
     filled.two.main.create(key, bytes(body))
-    scope = Scope(TENANT, ALWAYS)
     with filled.engine() as engine:
-        graph = asyncio.run(
-            engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=1_000_000))
-        )
-        assert stacks_of(graph) == filled.truth()
+        filled.check(engine)
+    with filled.engine() as engine:
+        got = asyncio.run(engine.call(GetProfile(TENANT, profiles[1].raw.id, ALWAYS)))
+        assert got == profiles[1].raw.payload
     for at, store in zip(segment.files[0].locations, (filled.two.main, filled.two.eu), strict=True):
         store.delete(at.key)
         store.create(at.key, bytes(body))
-    with filled.engine() as engine, pytest.raises(Damaged, match=key):
-        asyncio.run(engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=99)))
+    drawn = DrawFlameGraph(Scope(TENANT, ALWAYS), profile_type=CPU, max_nodes=99)
+    with filled.engine() as engine:
+        for question in (drawn, GetProfile(TENANT, profiles[1].raw.id, ALWAYS)):
+            with pytest.raises(Damaged, match=key):
+                asyncio.run(engine.call(question))
+        assert asyncio.run(engine.call(GetProfile(TENANT, profiles[0].raw.id, ALWAYS)))
 
 
 def test_a_copy_that_another_query_found_bad_meanwhile_is_no_reason_to_fail(filled: Filled) -> None:

@@ -124,7 +124,7 @@ class Level0:
                 decoding = self._decode_some(some)
                 while (part := self._next(decoding)) is not None:
                     if part.left_out and not checked:
-                        self._check_bytes(meta)
+                        self.check_bytes(meta)
                         checked = True
                     yield part
 
@@ -142,10 +142,10 @@ class Level0:
             if next(parts, None) is not None:
                 raise _too_much(datasets)
         if whole.left_out:
-            self._check_bytes(meta)
+            self.check_bytes(meta)
         return whole
 
-    def _check_bytes(self, meta: BlockMeta) -> None:
+    def check_bytes(self, meta: BlockMeta) -> None:
         """Corrupt, when a profile could not be decoded because its bytes are not those that were
         pushed: then it is not left out, but read from another copy.
         """
