@@ -6,6 +6,7 @@ The stores are two directories, and two servers of the S3 protocol.
 from __future__ import annotations
 
 import asyncio
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,21 +14,27 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.adapters.stores.open import open_store
 from maar.model import keys
 from maar.model.block import BlockMeta, Location
-from maar.model.errors import Damaged, MaarError, Unavailable
+from maar.model.errors import Corrupt, Damaged, MaarError, Unavailable
 from maar.model.ids import MAIN_STORE, StoreName, Zone
 from maar.model.trouble import Trouble
-from maar.ports.reader.query import DrawFlameGraph, GetProfile, Scope
+from maar.ports.reader.query import DrawFlameGraph, GetProfile, ListLabelNames, Scope
 from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
 from maar.pprof.gzip import gunzip
+from maar.query.decide.select import parts_of
+from maar.query.read.damaged import Tried, find_bad_copies
+from maar.query.read.reading import Reading
 from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact.run import run as compact
 from support.lake.asking import ALWAYS, START, some_profiles, stacks_of
@@ -100,9 +107,9 @@ class Filled:
     bench: Bench
 
     @contextmanager
-    def engine(self) -> Iterator[DuckEngine]:
+    def engine(self, **settings: Any) -> Iterator[DuckEngine]:
         engine = DuckEngine(
-            QuerySettings(threads=1), self.lake, self.two.opened(), CollectorRegistry()
+            QuerySettings(threads=1, **settings), self.lake, self.two.opened(), CollectorRegistry()
         )
         try:
             yield engine
@@ -161,6 +168,17 @@ def damage(store: ObjectStore, key: str) -> None:
     store.create(key, bytes(body))
 
 
+def spoil(store: ObjectStore, key: str, column: str) -> None:
+    """Other bytes, which Parquet reads without complaint."""
+    table = pq.read_table(io.BytesIO(store.read(key)))
+    place = table.schema.get_field_index(column)
+    wrong = pc.bit_wise_xor(table[column], 1 << 40)
+    sink = io.BytesIO()
+    pq.write_table(table.set_column(place, table.schema.field(place), wrong), sink)
+    store.delete(key)
+    store.create(key, sink.getvalue())
+
+
 def at_home(meta: BlockMeta) -> list[str]:
     return [at.key for file in meta.files for at in file.locations if at.store == MAIN_STORE]
 
@@ -189,6 +207,98 @@ def test_queries_go_on_from_the_other_copy_of_what_is_missing_or_damaged(filled:
         (damaged.id, "damaged"),
     }
     assert {each.store for each in filled.two.told} == {"main"}
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("stacks", "stack_id"), ("samples", "stack_id"), ("series", "series_id")]
+)
+def test_nothing_that_was_read_of_a_damaged_copy_is_kept(
+    filled: Filled, table: str, column: str
+) -> None:
+    meta, *_ = filled.lake.blocks
+    spoil(filled.two.main, meta.file(table).locations[0].key, column)
+    whole = Scope(TENANT, ALWAYS)
+    with filled.engine() as engine:
+        names = asyncio.run(engine.call(ListLabelNames(whole)))
+        assert "service_name" in names
+        filled.check(engine)
+        assert asyncio.run(engine.call(ListLabelNames(whole))) == names
+    assert {(each.block, each.why) for each in filled.two.told} == {(meta.id, "damaged")}
+
+
+def test_an_object_that_was_put_right_is_read_anew(filled: Filled) -> None:
+    """Of a single copy, too, as an operator does it."""
+    meta = filled.lake.blocks[0]
+    files = [msgspec.structs.replace(f, locations=f.locations[:1]) for f in meta.files]
+    filled.lake.blocks[0] = msgspec.structs.replace(meta, files=tuple(files))
+    key = meta.file("stacks").locations[0].key
+    body = filled.two.main.read(key)
+    spoil(filled.two.main, key, "stack_id")
+    with filled.engine() as engine:
+        with pytest.raises(Damaged, match=key):
+            filled.check(engine)
+        filled.two.main.delete(key)
+        filled.two.main.create(key, body)
+        filled.check(engine)
+
+
+def test_a_profile_that_is_damaged_in_its_segment_comes_from_the_other_copy(
+    filled: Filled,
+) -> None:
+    """Parquet does not see a byte that changed within a payload, and gzip does."""
+    profiles = some_profiles(Random(15), 3)
+    segment = copied(filled.bench.segment([each.raw for each in profiles]), filled.two)
+    filled.lake.blocks.append(segment)
+    filled.profiles += profiles
+    key = segment.files[0].locations[0].key
+    body = bytearray(filled.two.main.read(key))
+    body[body.index(profiles[1].raw.payload) + len(profiles[1].raw.payload) // 2] ^= 1
+    filled.two.main.delete(key)
+    filled.two.main.create(key, bytes(body))
+    with filled.engine() as engine:
+        filled.check(engine)
+    with filled.engine() as engine:
+        got = asyncio.run(engine.call(GetProfile(TENANT, profiles[1].raw.id, ALWAYS)))
+        assert got == profiles[1].raw.payload
+    for at, store in zip(segment.files[0].locations, (filled.two.main, filled.two.eu), strict=True):
+        store.delete(at.key)
+        store.create(at.key, bytes(body))
+    drawn = DrawFlameGraph(Scope(TENANT, ALWAYS), profile_type=CPU, max_nodes=99)
+    with filled.engine() as engine:
+        for question in (drawn, GetProfile(TENANT, profiles[1].raw.id, ALWAYS)):
+            with pytest.raises(Damaged, match=key):
+                asyncio.run(engine.call(question))
+        assert asyncio.run(engine.call(GetProfile(TENANT, profiles[0].raw.id, ALWAYS)))
+
+
+def test_a_copy_that_another_query_found_bad_meanwhile_is_no_reason_to_fail(filled: Filled) -> None:
+    """Both had read it; once the first has looked, it is asked last, and the second sees none."""
+    meta, *_ = filled.lake.blocks
+    stores, error = filled.two.opened(), Corrupt("a block could not be read")
+    parts = parts_of([meta], tenant=TENANT, time=ALWAYS)
+    key = at_home(meta)[0]
+    damage(filled.two.main, key)
+    first, second = Tried(), Tried()
+    for tried in (first, second):
+        assert find_bad_copies(stores, parts, error, tried)
+        assert list(tried.blocks) == [meta.id]
+        assert not find_bad_copies(stores, parts, error, tried)
+
+
+def test_an_answer_that_is_begun_anew_is_not_counted_twice(filled: Filled) -> None:
+    damage(filled.two.main, at_home(filled.lake.blocks[0])[0])
+    begun: list[int] = []
+
+    def work(reading: Reading) -> int:
+        reading.budget.take(600, "its result has too many rows")
+        begun.append(reading.budget.taken)
+        if len(begun) == 1:
+            raise Corrupt("a block could not be read")
+        return len(begun)
+
+    with filled.engine(answer_bytes_max=1000) as engine:
+        assert asyncio.run(engine.ask(Scope(TENANT, ALWAYS), work)) == 2
+    assert begun == [600, 600]
 
 
 def test_queries_go_on_while_home_is_cut_off_and_come_back_to_it(filled: Filled) -> None:

@@ -33,9 +33,10 @@ from maar.ports.reader.query import (
     SelectSeries,
 )
 from maar.ports.stores.object_store import ObjectStore
-from maar.query import compiled
+from maar.query import answers, compiled
 from maar.query.answers import GraphBounds, draws_at_once
 from maar.query.read.part_cache import Weighed
+from maar.query.read.reading import Reading
 from maar.query.service import DuckEngine, QuerySettings
 from support.lake.asking import SECOND, START, lake, store
 from support.lake.block_plans import Bench
@@ -254,6 +255,61 @@ def test_samples_are_kept_within_their_share_and_no_query_takes_all_of_it(
         for meta in metas:
             masked.store.delete(meta.file("samples").locations[0].key)
         assert (await engine.call(question)).rows, "what is kept needs no file"
+
+    asyncio.run(scenario())
+
+
+def test_what_needs_sql_after_all_is_not_answered_on_the_event_loop(
+    masked: Masked, engines: tuple[DuckEngine, DuckEngine]
+) -> None:
+    """What was deleted from a heap is negative: only DuckDB adds such stacks up before tidying."""
+    masked.add_block([known_profile([(("a",), {}, (1, 5)), (("b",), {}, (1, -3))], time_ns=START)])
+    engine, by_sql = engines
+    scope = Scope(TENANT, TimeRange(START, START + SECOND))
+    question = DrawFlameGraph(scope, profile_type=CPU, max_nodes=99)
+    drawn_in: list[threading.Thread] = []
+
+    def draw(reading: Reading) -> Any:
+        drawn = answers.draw(reading, scope, profile_type=CPU, max_nodes=99, tidy=True)
+        drawn_in.append(threading.current_thread())
+        return drawn
+
+    async def scenario() -> None:
+        expected = await by_sql.call(question)
+        for _ in range(2):
+            assert await engine.call(question) == expected
+        at_once = partial(draws_at_once, scope=scope, profile_type=CPU, tidy=True)
+        assert await engine.ask(scope, draw, at_once=at_once) == expected
+        assert threading.main_thread() not in drawn_in
+
+    asyncio.run(scenario())
+
+
+def test_labels_of_many_series_are_not_put_together_on_the_event_loop(
+    masked: Masked, engines: tuple[DuckEngine, DuckEngine]
+) -> None:
+    """Only what is kept of them is given at once, however much it is."""
+    many = [
+        known_profile([(("a",), {"thread": str(n)}, (1, 1))], time_ns=START + n) for n in range(300)
+    ]
+    masked.add_block(many)
+    engine, by_sql = engines
+    scope = Scope(TENANT, TimeRange(START, START + SECOND))
+    put_together_in: list[threading.Thread] = []
+
+    def put_together(reading: Reading, names: tuple[str, ...]) -> Any:
+        found = answers.label_sets(reading, scope, names=names)
+        put_together_in.append(threading.current_thread())
+        return found
+
+    async def scenario() -> None:
+        await engine.call(ListLabelNames(scope))
+        for names in (("thread",), ("thread",), ("pod",)):
+            work = partial(put_together, names=names)
+            found = await engine.ask(scope, work, at_once=lambda _: True)
+            assert found == await by_sql.call(ListSeries(scope, names))
+        at_once = [thread is threading.main_thread() for thread in put_together_in]
+        assert at_once == [False, True, False]
 
     asyncio.run(scenario())
 

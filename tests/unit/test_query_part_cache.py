@@ -62,3 +62,23 @@ def test_many_who_ask_at_once_have_it_made_once() -> None:
         assert [each.result(30) for each in [threads.submit(ask) for _ in range(4)]] == ["a"] * 4
     assert len(made) == 1
     assert sorted(counted) == ["hit", "hit", "hit", "miss"]
+
+
+def test_what_was_made_of_a_damaged_copy_is_forgotten_also_while_it_is_made() -> None:
+    cache = PartCache(1000)
+    for key in (
+        ("totals", "block"),
+        ("names", (("block", ""), ("other", ""))),
+        ("totals", "other"),
+    ):
+        cache.get(key, lambda: Thing("old"))
+
+    def make() -> Thing:
+        cache.forget({"block"})
+        return Thing("of the damaged copy")
+
+    assert cache.get(("stacks", "block"), make).name == "of the damaged copy"
+    assert cache.peek(("totals", "other")) is not None
+    assert cache.bytes == Thing("old").size
+    assert cache.get(("stacks", "block"), lambda: Thing("new")).name == "new"
+    assert cache.peek(("stacks", "block")).name == "new"

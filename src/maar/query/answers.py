@@ -165,7 +165,9 @@ def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> tup
         return tuple(sorted(_from_index(reading, scope, names)))
     choices = choose(reading, scope)
     if choices is not None:
-        return direct.label_sets(choices, names, reading.blocks.cache, reading.budget)
+        return direct.label_sets(
+            choices, names, reading.blocks.cache, reading.budget, reading.check_groups
+        )
     statement = Statement()
     columns = "DISTINCT block, series_id, service, profile_type"
     samples = _samples(reading, scope, statement, columns, "", CopyCounting.NONE)

@@ -33,13 +33,23 @@ def label_names(choices: Sequence[Choice], cache: PartCache) -> set[str]:
 
 
 def label_sets(
-    choices: Sequence[Choice], names: tuple[str, ...], cache: PartCache, budget: AnswerBudget
+    choices: Sequence[Choice],
+    names: tuple[str, ...],
+    cache: PartCache,
+    budget: AnswerBudget,
+    check: Callable[[int], None],
 ) -> tuple[Labels, ...]:
-    """The different sets of some labels (all when none is named) that some runs have, in order."""
-    before = budget.taken
+    """The different sets of some labels (all when none is named) that some runs have, in order.
+
+    `check` is told how many groups are looked at, and raises when that takes too long.
+    """
+    before, looked_at = budget.taken, 0
 
     def make(choice: Choice) -> set[Labels]:
+        nonlocal looked_at
         groups = choice.groups
+        looked_at += groups.size
+        check(looked_at)
         made = _sets_by_name(choice, groups, names) if names else _whole_sets(choice, groups)
         budget.take(len(made) * LABELS_BYTES, ROWS)
         return made

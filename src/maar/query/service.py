@@ -49,7 +49,7 @@ from maar.query.decide.steps import MILLISECOND_NS, Steps, steps_of
 from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 from maar.query.metrics import Metrics
 from maar.query.read.block_reader import BlockReader
-from maar.query.read.damaged import Tried, find_bad_copies, name_damage
+from maar.query.read.damaged import Tried, find_bad_copies, name_damage, suspects
 from maar.query.read.database import QueryDatabase
 from maar.query.read.find import find
 from maar.query.read.known_copies import KnownCopies
@@ -57,7 +57,7 @@ from maar.query.read.known_views import KnownViews
 from maar.query.read.letters import Letters
 from maar.query.read.level0 import Level0
 from maar.query.read.part_cache import PartCache
-from maar.query.read.reading import PartGone, Reading
+from maar.query.read.reading import PartGone, Reading, TakesLonger
 from maar.query.settings import QuerySettings
 
 __all__ = ["DuckEngine", "QuerySettings"]
@@ -328,11 +328,14 @@ class DuckEngine(LocalPort):
             copies=self._copies,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
-        if at_once(reading):
-            try:
-                return _run_work(reading, scope, work, again)
-            finally:
-                self._metrics.held.observe(reading.budget.taken)
+        try:
+            with reading.hurry():
+                if at_once(reading):
+                    answer = work(reading)
+                    self._metrics.held.observe(reading.budget.taken)
+                    return answer
+        except (TakesLonger, Corrupt, PartGone, Unavailable):
+            reading.budget.back_to(0)  # a thread begins anew, and finds out what is wrong
         thread = self._threads.submit(_run_work, reading, scope, work, again)
         self._readings[thread] = reading
         thread.add_done_callback(lambda ended: self._readings.pop(ended, None))
@@ -447,11 +450,14 @@ def _run_work(reading: Reading, scope: Scope, work: Callable[[Reading], T], agai
                 if isinstance(error, PartGone) and not again:
                     raise  # the view may have been too old
                 if find_bad_copies(reading.stores, reading.parts, error, tried):
-                    reading.choose_copies_again()
+                    reading.choose_copies_again(tried.blocks.values())
                 elif isinstance(error, Unavailable):
                     raise
                 else:
-                    raise name_damage(reading.stores, reading.parts, error) from error
+                    damage = name_damage(reading.stores, reading.parts, error)
+                    if isinstance(error, Corrupt):
+                        reading.forget(suspects(reading.parts, damage))
+                    raise damage from error
     finally:
         reading.close()
 

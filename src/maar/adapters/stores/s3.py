@@ -85,6 +85,7 @@ class S3Store:
             raise
 
     def size(self, key: str) -> int:
+        self._sizes.pop(key, None)  # whoever asks may doubt that the object is what it was
         try:
             return obstore.head(self._reader, check_key(key))["size"]
         except (BaseError, OSError) as error:

@@ -21,6 +21,7 @@ from maar.ports.stores.object_store import ObjectStore, StoreSettings
 AWAY_S = 10.0  # a store that did not answer is asked last for so long
 AVOIDED_S = 600.0  # a copy that was found bad is; repair takes it from the index before
 AVOIDED_MAX = 10_000
+_WHOLE, _AWAY, _BAD = range(3)  # what is believed of a copy, in the order of asking
 
 T = TypeVar("T")
 
@@ -189,15 +190,23 @@ class Stores:
                     self._avoided.popitem(last=False)
         self._told(Trouble(block, at.store, at.key, why, str(error), another))
 
+    def is_bad(self, at: Location) -> bool:
+        """Whether a copy was found bad a short time ago."""
+        return self._doubt(at, self._now_s())[0] == _BAD
+
+    def is_away(self, at: Location) -> bool:
+        """Whether its store was away a moment ago."""
+        return self._doubt(at, self._now_s())[0] == _AWAY
+
     def _doubt(self, at: Location, now_s: float) -> tuple[int, float]:
         """Whether it was found bad, or its store away, a short time ago; and until when that
         counts.
         """
         avoided = self._avoided.get((at.store, at.key), now_s)
         if avoided > now_s:
-            return 2, avoided
+            return _BAD, avoided
         away = self._away.get(at.store, now_s)
-        return (1, away) if away > now_s else (0, 0.0)
+        return (_AWAY, away) if away > now_s else (_WHOLE, 0.0)
 
 
 def why_of(error: Exception) -> Why:

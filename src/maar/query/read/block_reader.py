@@ -5,7 +5,7 @@ DuckDB needs milliseconds to open files and to plan; for few rows that is most o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -68,6 +68,11 @@ class BlockReader:
         self.cache = cache
         self.samples = samples  # in a cache of their own: they are many, and cheap to read again
         self.cold_rows_max = cold_rows_max
+
+    def forget(self, names: Container[str]) -> None:
+        """What was read of some blocks and objects: a copy of them is damaged."""
+        self.cache.forget(names)
+        self.samples.forget(names)
 
     def cold_rows(self, meta: BlockMeta, service: str) -> int:
         """About how many samples have to be looked through before the runs of a block are known."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from maar.block.read.damage import MISSING, wrong
 from maar.model.block import BlockMeta, Damage, Location
 from maar.model.errors import Corrupt, Damaged, Missing, Retryable, Unavailable
-from maar.model.ids import StoreName
+from maar.model.ids import BlockId, StoreName
 from maar.ports.stores.stores import Stores
 from maar.query.decide.select import Parts
 
@@ -26,6 +26,7 @@ class Tried:
     def __init__(self) -> None:
         self.keys: set[tuple[StoreName, str]] = set()
         self.away: set[StoreName] = set()
+        self.blocks: dict[BlockId, BlockMeta] = {}  # of which bad copies were found
 
     def __contains__(self, at: Location) -> bool:
         return at.store in self.away or (at.store, at.key) in self.keys
@@ -54,10 +55,17 @@ def _is_named(meta: BlockMeta, text: str) -> bool:
 
 
 def _note_bad(stores: Stores, meta: BlockMeta, tried: Tried, *, compare: bool) -> bool:
-    """Look at the copies that were read; those of a store that is away are not looked at twice."""
+    """Look at the copies that were read; those of a store that is away are not looked at twice.
+
+    Another query may have found one bad since this one read it, and then it is not the nearest any
+    more: it counts as found by this one too.
+    """
     found = False
     for file in meta.files:
         at, *others = stores.nearest(file.locations)
+        if any([_note_known(stores, meta, each, tried) for each in others]):
+            found = True
+            continue
         if not others or at in tried:
             continue
         try:
@@ -68,11 +76,27 @@ def _note_bad(stores: Stores, meta: BlockMeta, tried: Tried, *, compare: bool) -
             found = True
             continue
         if what:
-            tried.keys.add((at.store, at.key))
+            _add_bad(tried, meta, at)
             damage = Damage(meta.id, at.key, what)
             stores.note(meta.id, at, _error(damage), another=True)
             found = True
     return found
+
+
+def _note_known(stores: Stores, meta: BlockMeta, at: Location, tried: Tried) -> bool:
+    """Whether others know that a copy is bad or its store away, and this query did not yet."""
+    if at in tried:
+        return False
+    if stores.is_bad(at):
+        _add_bad(tried, meta, at)
+    elif stores.is_away(at):
+        tried.away.add(at.store)
+    return at in tried
+
+
+def _add_bad(tried: Tried, meta: BlockMeta, at: Location) -> None:
+    tried.keys.add((at.store, at.key))
+    tried.blocks[meta.id] = meta
 
 
 def name_damage(stores: Stores, parts: Parts, error: Exception) -> Corrupt | Unavailable:
@@ -93,6 +117,12 @@ def name_damage(stores: Stores, parts: Parts, error: Exception) -> Corrupt | Una
         f"would cost: maar blocks lose {found[0][0].id} --dry-run (met as: {error})",
         blocks=tuple((m.id, m.min_time_ns, m.max_time_ns) for m, _ in found[:NAMED_MAX]),
     )
+
+
+def suspects(parts: Parts, error: Exception) -> Sequence[BlockMeta]:
+    """The blocks that an error may be about: those that it names, or else all."""
+    named = {block for block, _, _ in error.blocks} if isinstance(error, Damaged) else set()
+    return [meta for meta in _metas(parts) if not named or meta.id in named]
 
 
 def _metas(parts: Parts) -> Sequence[BlockMeta]:

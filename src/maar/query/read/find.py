@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 
 from maar.block.read.restore import profile_from_block, profile_from_segment
@@ -10,6 +11,9 @@ from maar.model.ids import ProfileId, TenantId
 from maar.query.read.reading import Reading, translate_errors
 from maar.query.read.sql import Statement
 from maar.query.read.tables import listed_files
+
+_UNPACKED_BYTES = 1 << 20  # at a time
+_GZIP = 31  # for zlib: with its header and its checksum
 
 
 def find(reading: Reading, tenant: TenantId, profile: ProfileId) -> bytes | None:
@@ -36,8 +40,22 @@ def _among_raw(
             if found := profile_from_segment(
                 reading.stores, meta, profile, tenant=tenant, masks=masks
             ):
+                if not _is_whole(found):  # as it was pushed, or damaged since
+                    reading.level0.check_bytes(meta)
                 return found
     return None
+
+
+def _is_whole(payload: bytes) -> bool:
+    """Whether gzip can unpack it, to the checksum at its end."""
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        while payload and not unpacker.eof:
+            unpacker.decompress(payload, _UNPACKED_BYTES)
+            payload = unpacker.unconsumed_tail
+    except zlib.error:
+        return False
+    return unpacker.eof
 
 
 def _among_blocks(reading: Reading, profile: ProfileId) -> bytes | None:

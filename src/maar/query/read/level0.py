@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +15,9 @@ from maar.block.decode.to_tables import decode_in_batches
 from maar.block.format import segment
 from maar.block.format.tables import LAYOUTS
 from maar.block.read.copies import read_copy
-from maar.model.block import SEGMENT_TABLE, BlockMeta, Dataset
-from maar.model.errors import Overloaded
+from maar.block.read.damage import wrong
+from maar.model.block import SEGMENT_TABLE, BlockMeta, Damage, Dataset
+from maar.model.errors import Corrupt, Overloaded
 from maar.model.profile import RawProfile
 from maar.ports.stores.object_store import ObjectStore
 from maar.ports.stores.stores import Stores, stores_of
@@ -51,6 +52,7 @@ class DecodedPart:
     tables: dict[str, pa.Table]
     profiles: int
     size: int  # of the tables and of what is made of them
+    left_out: int = 0  # profiles that could not be decoded
 
     @cached_property
     def runs(self) -> RawRuns:
@@ -108,14 +110,22 @@ class Level0:
     def _count(self, result: str) -> None:
         self._metrics.level0_lookups.labels(result).inc()
 
+    def forget(self, names: Container[str]) -> None:
+        """What was decoded of some segments: a copy that was read is damaged."""
+        self._cache.forget(names)
+
     def pieces(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> Iterator[DecodedPart]:
         """The same, a bounded part at a time, and not kept: for segments that were joined. Each of
         those that they were made of could be decoded at once, and together they may be too much.
         """
+        checked = False
         for dataset in datasets:
             for some in _batches(self._read(meta, [dataset]), self.raw_bytes_max):
                 decoding = self._decode_some(some)
                 while (part := self._next(decoding)) is not None:
+                    if part.left_out and not checked:
+                        self.check_bytes(meta)
+                        checked = True
                     yield part
 
     def _next(self, decoding: Iterator[DecodedPart]) -> DecodedPart | None:
@@ -131,7 +141,18 @@ class Level0:
             whole = next(parts)
             if next(parts, None) is not None:
                 raise _too_much(datasets)
+        if whole.left_out:
+            self.check_bytes(meta)
         return whole
+
+    def check_bytes(self, meta: BlockMeta) -> None:
+        """Corrupt, when a profile could not be decoded because its bytes are not those that were
+        pushed: then it is not left out, but read from another copy.
+        """
+        file = meta.file(SEGMENT_TABLE)
+        at = self._stores.choose(meta.id, file.locations)
+        if what := wrong(self._stores.open(at.store), file, at, compare=True):
+            raise Corrupt(str(Damage(meta.id, at.key, what)))
 
     def _read(self, meta: BlockMeta, datasets: list[Dataset]) -> list[RawProfile]:
         def read(file: Any) -> list[RawProfile]:
@@ -153,7 +174,7 @@ class Level0:
             self._metrics.level0_decoded.inc(count + len(decoded.quarantined))
             made = RAW_ROW_BYTES * tables["samples"].num_rows
             size = sum(table.nbytes for table in tables.values()) + made
-            yield DecodedPart(tables, count, size)
+            yield DecodedPart(tables, count, size, len(decoded.quarantined))
 
 
 def is_cheaper_together(wanted: Sequence[Dataset], every: Sequence[Dataset]) -> bool:

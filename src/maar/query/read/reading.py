@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ from maar.query.read.sql import Statement
 from maar.query.read.tables import tables_of
 
 BATCH_ROWS = 65_536
+GROUPS_AT_ONCE = 200  # whose labels are put together on the event loop: each takes some 10 us
 
 _KINDS = {
     "INTERRUPT Error": "InterruptException",
@@ -39,6 +40,10 @@ class Stopped(Exception):
 
 class PartGone(Exception):
     """A listed object is not there: the view was too old, or the store has lost it."""
+
+
+class TakesLonger(Exception):
+    """What was to be answered at once needs DuckDB after all, or looks at too much."""
 
 
 class Reading:
@@ -66,6 +71,7 @@ class Reading:
         self._sources: dict[str, list[Source] | None] = {}
         self.chosen: dict[tuple[Scope, str], Any] = {}  # of sources, by `choose`
         self._decoded: dict[str, list[DecodedPart]] = {}  # by block
+        self._hurries = False
         self._stopped = threading.Event()
         self._closing = threading.Lock()
         self._closed = False
@@ -76,6 +82,21 @@ class Reading:
         with self._closing:
             if not self._closed and self._opened is not None:
                 self._opened.interrupt()
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """On the event loop, where nobody could stop DuckDB: it is not opened meanwhile."""
+        self._hurries = True
+        try:
+            yield
+        finally:
+            self._hurries = False
+
+    def check_groups(self, number: int) -> None:
+        """Whether the labels of so many series and types can be put together at once."""
+        self.check()
+        if self._hurries and number > GROUPS_AT_ONCE:
+            raise TakesLonger
 
     def compile(self, patterns: list[str]) -> None:
         """Refuse what RE2 cannot compile before any file is opened."""
@@ -94,9 +115,26 @@ class Reading:
         with translate_errors():
             return tables_of(self._cursor, self.parts, stores=self.stores, decode=self._decode)
 
-    def choose_copies_again(self) -> None:
-        """After a copy was found bad, the files to read are others."""
+    def choose_copies_again(self, bad: Collection[BlockMeta]) -> None:
+        """After copies were found bad, the files to read are others, and what was read of those is
+        worth nothing.
+        """
+        self.forget(bad)
         self.__dict__.pop("tables", None)
+        self._sources.clear()
+        self.chosen.clear()
+        for meta in bad:
+            self._decoded.pop(meta.id, None)
+        held = sum(part.size for parts in self._decoded.values() for part in parts)
+        self.budget.back_to(held)  # the answer is begun anew
+
+    def forget(self, bad: Collection[BlockMeta]) -> None:
+        """What anybody keeps of some blocks: it may be of a copy that is damaged."""
+        copies = (at for meta in bad for file in meta.files for at in file.locations)
+        names = {*(meta.id for meta in bad), *(at.key for at in copies)}
+        if names:
+            self.blocks.forget(names)
+            self.level0.forget(names)
 
     def run(self, text: str, statement: Statement, *, objects: bool = False) -> pa.Table:
         """The rows, counted as they come; `objects` when they will be made into Python's."""
@@ -177,6 +215,8 @@ class Reading:
 
     @property
     def _cursor(self) -> Any:
+        if self._hurries:
+            raise TakesLonger
         with self._closing:
             if self._opened is None:
                 self._opened = self._database.cursor(self.parts.blocks)
@@ -211,6 +251,8 @@ def translate_errors() -> Iterator[None]:
     """Errors of DuckDB and of the store, said in ours."""
     try:
         yield
+    except TakesLonger:
+        raise  # before DuckDB is loaded, to be asked what its errors are
     except NotFound as error:
         raise PartGone(str(error)) from error
     except engine().Error as error:
