@@ -39,8 +39,9 @@ def plainly(sums: Sums, max_nodes: int = 0) -> FlameGraph:
         node.own += value
     cutting = 0 < max_nodes < len(root.nodes())
     if cutting:
-        threshold = sorted((node.total for node in root.nodes()), reverse=True)[max_nodes - 1]
-        cut(root, threshold)
+        totals = sorted((node.total for node in root.nodes()), reverse=True)
+        threshold = totals[max_nodes - 1]
+        cut(root, threshold, totals[:max_nodes].count(threshold) - (root.total == threshold))
     drawn: list[list[tuple[int, int, int, str]]] = []
 
     def draw(name: str, node: Node, left: int, depth: int) -> None:
@@ -65,15 +66,23 @@ def plainly(sums: Sums, max_nodes: int = 0) -> FlameGraph:
     return graph_of(("total", *used), levels, root.total, most)
 
 
-def cut(node: Node, threshold: int) -> None:
-    small = [
-        name for name, child in node.children.items() if child.total < threshold or name == "other"
-    ]
-    lost = sum(node.children.pop(name).total for name in small)
-    for child in node.children.values():
-        cut(child, threshold)
-    if small:
-        node.children["other"] = Node(lost)
+def cut(root: Node, threshold: int, ties: int) -> None:
+    """Level by level, since of equal ones those near to the root stay."""
+    level = [root]
+    while level:
+        below = []
+        for node in level:
+            lost = 0
+            for name in sorted(node.children):
+                total = node.children[name].total
+                if name != "other" and (total > threshold or (total == threshold and ties)):
+                    ties -= total == threshold
+                    below.append(node.children[name])
+                else:
+                    lost += node.children.pop(name).total
+            if lost:
+                node.children["other"] = Node(lost)
+        level = below
 
 
 def arrays(sums: Sums) -> Stacks:
@@ -108,6 +117,18 @@ def test_what_is_too_small_becomes_other() -> None:
         (0, 106, 0, 0),
         (0, 105, 0, 1, 0, 1, 1, 3),
         (0, 100, 100, 2, 0, 5, 5, 3),
+    )
+
+
+def test_no_more_is_drawn_than_was_asked_for_also_when_all_are_equal() -> None:
+    """As goroutines are, whose stacks are there once each."""
+    sums: Sums = [((f"{n}", "x"), 1) for n in range(1000)]
+    graph = flamegraph(arrays(sums), max_nodes=3)
+    assert graph.names == ("total", "0", "1", "other")
+    assert graph.levels == (
+        (0, 1000, 0, 0),
+        (0, 1, 0, 1, 0, 1, 0, 2, 0, 998, 998, 3),
+        (0, 1, 1, 3, 0, 1, 1, 3),
     )
 
 

@@ -33,7 +33,8 @@ class Stacks:
 
 
 def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
-    """Siblings by name; past max_nodes (0: no bound) the small ones become one 'other' each.
+    """Siblings by name; past max_nodes (0: no bound) the small ones become one 'other' each, and of
+    equal ones those that are further from the root.
 
     A stack whose values, all equal stacks together, are not greater than 0 is not drawn. Absolute
     values of all of them together fit int64.
@@ -46,12 +47,14 @@ def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
         frame = rank[stacks.frame] if len(rank) else np.zeros(0, np.int32)
     parent, name, own = tree.grow(_own(stacks.offset), frame, _own(stacks.value))
     total = tree.weigh(parent, own)
-    threshold, other = 0, -1
+    threshold, ties, other = 0, 0, -1
     drawn = int(np.count_nonzero(total[1:])) + 1
     if 0 < max_nodes < drawn:
         names = [*names, OTHER] if OTHER not in names else names
         threshold, other = int(np.partition(total, -max_nodes)[-max_nodes]), names.index(OTHER)
-    rows, levels = tree.draw(parent, name, own, total, len(names), threshold, other)
+        ties = max_nodes - int(np.count_nonzero(total > threshold))
+        ties -= int(total[0]) == threshold  # the root is always drawn
+    rows, levels = tree.draw(parent, name, own, total, len(names), threshold, ties, other)
     return _number_names(rows, levels, names)
 
 

@@ -101,12 +101,13 @@ def weigh(parent: Any, own: Any) -> Any:
 
 @allocating_kernel
 def draw(
-    parent: Any, name: Any, own: Any, total: Any, width: int, threshold: int, other: int
+    parent: Any, name: Any, own: Any, total: Any, width: int, threshold: int, ties: int, other: int
 ) -> Any:
     """Rows of (gap, total, own value, name), level by level, and where each level begins.
 
     Siblings are in the order of their names. Those below the threshold, or named `other`, become
-    one node of that name, the last of its siblings. Nodes without a value are left out.
+    one node of that name, the last of its siblings; of those at the threshold only the first `ties`
+    are drawn, level by level. Nodes without a value are left out.
     """
     nodes = parent.size
     # Children in the order of their names: nodes are put before their siblings, the last name
@@ -126,9 +127,9 @@ def draw(
         node = by_name[place]
         sibling[node] = child[parent[node]]
         child[parent[node]] = node
-    most = 2  # the root, and what was cut together below it
+    most = 2 + 2 * min(ties, nodes)  # the root, and what was cut together below it
     for node in range(1, nodes):
-        most += 2 * (total[node] > 0 and total[node] >= threshold)
+        most += 2 * (total[node] > threshold)
     rows = np.zeros((most, 4), np.int64)
     drawn = np.zeros(most, np.int32)  # the node of each row; -1 for what was cut together
     left = np.zeros(most, np.int64)
@@ -147,7 +148,9 @@ def draw(
             node = child[drawn[above]]
             while node:
                 if total[node] > 0:
-                    if total[node] >= threshold and name[node] != other:
+                    tied = total[node] == threshold and ties > 0
+                    if (total[node] > threshold or tied) and name[node] != other:
+                        ties -= tied
                         rows[count, 0] = at - right
                         rows[count, 1], rows[count, 2] = total[node], own[node]
                         rows[count, 3] = name[node]
