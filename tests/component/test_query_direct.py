@@ -270,7 +270,7 @@ def test_what_needs_sql_after_all_is_not_answered_on_the_event_loop(
     drawn_in: list[threading.Thread] = []
 
     def draw(reading: Reading) -> Any:
-        drawn = answers.draw(reading, scope, profile_type=CPU, max_nodes=99, tidy=True)
+        drawn = answers.draw(reading, scope, profile_type=CPU, max_nodes=99, most=99, tidy=True)
         drawn_in.append(threading.current_thread())
         return drawn
 

@@ -13,6 +13,7 @@ from maar.ports.reader.query import FlameGraph
 from maar.query.decide.flamegraph import Stacks, flamegraph
 from support.oracles.graphs import graph_of
 
+MOST = 1 << 20
 Sums = list[tuple[tuple[str, ...], int]]
 
 
@@ -29,7 +30,7 @@ class Node:
         return [self, *(node for child in self.children.values() for node in child.nodes())]
 
 
-def plainly(sums: Sums, max_nodes: int = 0) -> FlameGraph:
+def plainly(sums: Sums, max_nodes: int = 0, most: int = MOST) -> FlameGraph:
     """The same picture, node by node."""
     root = Node()
     for stack, value in sums:
@@ -41,7 +42,8 @@ def plainly(sums: Sums, max_nodes: int = 0) -> FlameGraph:
     if cutting:
         totals = sorted((node.total for node in root.nodes()), reverse=True)
         threshold = totals[max_nodes - 1]
-        cut(root, threshold, totals[:max_nodes].count(threshold) - (root.total == threshold))
+        larger = sum(total > threshold for total in totals)
+        cut(root, threshold, max(most, max_nodes) - larger - (root.total == threshold))
     drawn: list[list[tuple[int, int, int, str]]] = []
 
     def draw(name: str, node: Node, left: int, depth: int) -> None:
@@ -99,7 +101,7 @@ def arrays(sums: Sums) -> Stacks:
 
 def test_children_begin_behind_their_parents_own_value() -> None:
     sums: Sums = [(("a", "b"), 3), (("a",), 2), (("a", "c"), 5), (("d",), 1), ((), 4)]
-    graph = flamegraph(arrays(sums), max_nodes=0)
+    graph = flamegraph(arrays(sums), max_nodes=0, most=MOST)
     assert graph.names == ("total", "a", "b", "c", "d")
     assert graph.levels == (
         (0, 15, 4, 0),
@@ -111,7 +113,7 @@ def test_children_begin_behind_their_parents_own_value() -> None:
 
 def test_what_is_too_small_becomes_other() -> None:
     sums: Sums = [(("a", "b"), 100), (("a", "c"), 3), (("a", "d"), 2), (("e", "f"), 1)]
-    graph = flamegraph(arrays(sums), max_nodes=3)
+    graph = flamegraph(arrays(sums), max_nodes=3, most=MOST)
     assert graph.names == ("total", "a", "b", "other")
     assert graph.levels == (
         (0, 106, 0, 0),
@@ -120,10 +122,17 @@ def test_what_is_too_small_becomes_other() -> None:
     )
 
 
-def test_no_more_is_drawn_than_was_asked_for_also_when_all_are_equal() -> None:
-    """As goroutines are, whose stacks are there once each."""
+def test_what_equals_the_smallest_that_is_drawn_is_drawn_too() -> None:
+    sums: Sums = [(("a", "b"), 5), (("c",), 2), (("d", "e"), 2), (("f",), 1)]
+    graph = flamegraph(arrays(sums), max_nodes=4, most=MOST)
+    assert graph.names == ("total", "a", "b", "c", "d", "e", "other")
+    assert graph.levels[1] == (0, 5, 0, 1, 0, 2, 2, 3, 0, 2, 0, 4, 0, 1, 1, 6)
+
+
+def test_there_is_a_bound_also_when_all_are_equal() -> None:
+    """As goroutines are, whose stacks are there once each. Those near to the root stay."""
     sums: Sums = [((f"{n}", "x"), 1) for n in range(1000)]
-    graph = flamegraph(arrays(sums), max_nodes=3)
+    graph = flamegraph(arrays(sums), max_nodes=2, most=3)
     assert graph.names == ("total", "0", "1", "other")
     assert graph.levels == (
         (0, 1000, 0, 0),
@@ -134,7 +143,7 @@ def test_no_more_is_drawn_than_was_asked_for_also_when_all_are_equal() -> None:
 
 def test_the_largest_numbers_are_written_in_full() -> None:
     most = (1 << 63) - 1
-    graph = flamegraph(arrays([(("a", "b"), 1), (("c",), most - 1)]), max_nodes=0)
+    graph = flamegraph(arrays([(("a", "b"), 1), (("c",), most - 1)]), max_nodes=0, most=MOST)
     assert (
         graph.levels_json
         == (
@@ -146,12 +155,14 @@ def test_the_largest_numbers_are_written_in_full() -> None:
 
 
 def test_no_stacks_give_a_root_alone() -> None:
-    assert flamegraph(arrays([]), max_nodes=10) == graph_of(["total"], [(0, 0, 0, 0)], 0, 0)
+    assert flamegraph(arrays([]), max_nodes=10, most=MOST) == graph_of(
+        ["total"], [(0, 0, 0, 0)], 0, 0
+    )
 
 
 def test_a_graph_within_the_bound_is_not_cut() -> None:
     sums: Sums = [(("other", "x"), 1), (("y",), 9)]
-    assert flamegraph(arrays(sums), max_nodes=4) == plainly(sums)
+    assert flamegraph(arrays(sums), max_nodes=4, most=MOST) == plainly(sums)
 
 
 @given(
@@ -163,13 +174,17 @@ def test_a_graph_within_the_bound_is_not_cut() -> None:
         max_size=30,
     ),
     st.integers(0, 40),
+    st.integers(0, 40),
 )
-@example([(("a", "b"), 1), (("a", "ä"), 2)], 3)  # a name that sorts behind 'other'
-def test_every_graph_equals_the_one_built_node_by_node(sums: Sums, max_nodes: int) -> None:
-    assert flamegraph(arrays(sums), max_nodes=max_nodes) == plainly(sums, max_nodes)
+@example([(("a", "b"), 1), (("a", "ä"), 2)], 3, 3)  # a name that sorts behind 'other'
+def test_every_graph_equals_the_one_built_node_by_node(
+    sums: Sums, max_nodes: int, most: int
+) -> None:
+    graph = flamegraph(arrays(sums), max_nodes=max_nodes, most=most)
+    assert graph == plainly(sums, max_nodes, most)
 
 
 @pytest.mark.parametrize("max_nodes", [0, 2])
 def test_sums_beyond_53_bits_stay_exact(max_nodes: int) -> None:
     sums: Sums = [(("a",), 2**60 + 1), (("a", "b"), 2**60 + 1), (("c",), 1)]
-    assert flamegraph(arrays(sums), max_nodes=max_nodes).total == 2**61 + 3
+    assert flamegraph(arrays(sums), max_nodes=max_nodes, most=MOST).total == 2**61 + 3

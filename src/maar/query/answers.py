@@ -48,16 +48,18 @@ class GraphBounds(NamedTuple):
 
 
 def draw(
-    reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int, tidy: bool
+    reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int, most: int, tidy: bool
 ) -> FlameGraph:
-    """`tidy`: stacks of Go without type parameters, and with the roots that were cut off."""
+    """Of `most` nodes at the most. `tidy`: stacks of Go without type parameters, and with the roots
+    that were cut off.
+    """
     # Nothing but what is greater than 0 can be drawn.
     stacks = _stacks(reading, scope, profile_type, positive=True, tidy=tidy)
     reading.check()
     if int(stacks.value.sum()) > ANSWER_MAX:
         raise _overflow(reading, scope, profile_type)
     value = stacks.value.astype(np.int64)
-    return flamegraph(replace(stacks, value=value), max_nodes=max_nodes)
+    return flamegraph(replace(stacks, value=value), max_nodes=max_nodes, most=most)
 
 
 def draws_at_once(

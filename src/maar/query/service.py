@@ -168,6 +168,7 @@ class DuckEngine(LocalPort):
                     scope,
                     profile_type=wanted,
                     max_nodes=nodes,
+                    most=self._settings.nodes_max,
                     tidy=self._settings.tidy_go_stacks,
                 ),
                 at_once=lambda reading: answers.draws_at_once(

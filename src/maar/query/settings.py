@@ -57,7 +57,9 @@ class QuerySettings(Struct, kw_only=True, frozen=True):
     nodes_default: Natural = 8192
     """Frames of a flame graph that names no bound."""
     nodes_max: Natural = 1 << 20
-    """The most frames one may ask for."""
+    """The most frames one may ask for, and the most that are drawn: all that equal the smallest one
+    are, up to this number.
+    """
     tidy_go_stacks: bool = True
     """Flame graphs and tables of functions leave out the type parameters of Go's functions, and put
     back the roots of stacks that Go has cut short where other stacks tell them, much as Pyroscope

@@ -32,9 +32,10 @@ class Stacks:
     known: FrameNames | None = None  # the same names, when they are sorted and tidied already
 
 
-def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
-    """Siblings by name; past max_nodes (0: no bound) the small ones become one 'other' each, and of
-    equal ones those that are further from the root.
+def flamegraph(stacks: Stacks, *, max_nodes: int, most: int) -> FlameGraph:
+    """Siblings by name; past max_nodes (0: no bound) the small ones become one 'other' each. Those
+    that equal the smallest that is drawn are drawn too, as the peer does, the nearest to the root
+    first: often many are equal, so there are never more than `most`.
 
     A stack whose values, all equal stacks together, are not greater than 0 is not drawn. Absolute
     values of all of them together fit int64.
@@ -52,7 +53,7 @@ def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
     if 0 < max_nodes < drawn:
         names = [*names, OTHER] if OTHER not in names else names
         threshold, other = int(np.partition(total, -max_nodes)[-max_nodes]), names.index(OTHER)
-        ties = max_nodes - int(np.count_nonzero(total > threshold))
+        ties = max(most, max_nodes) - int(np.count_nonzero(total > threshold))
         ties -= int(total[0]) == threshold  # the root is always drawn
     rows, levels = tree.draw(parent, name, own, total, len(names), threshold, ties, other)
     return _number_names(rows, levels, names)
@@ -61,7 +62,9 @@ def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
 def warm() -> None:
     """Load the compiled code, or have it compiled."""
     one = np.ones(1, np.int64)
-    flamegraph(Stacks(names=["a"], offset=np.array([0, 1]), frame=one * 0, value=one), max_nodes=1)
+    flamegraph(
+        Stacks(names=["a"], offset=np.array([0, 1]), frame=one * 0, value=one), max_nodes=1, most=1
+    )
 
 
 def _own(numbers: Int) -> Int:
