@@ -34,7 +34,7 @@ class Stacks:
 
 def flamegraph(stacks: Stacks, *, max_nodes: int, most: int) -> FlameGraph:
     """Siblings by name; past max_nodes (0: no bound) the small ones become one 'other' each. Those
-    that equal the smallest that is drawn are drawn too, as the peer does, the nearest to the root
+    that equal the smallest that is drawn are drawn too, as Pyroscope does, the nearest to the root
     first: often many are equal, so there are never more than `most`.
 
     A stack whose values, all equal stacks together, are not greater than 0 is not drawn. Absolute
