@@ -127,9 +127,11 @@ def draw(
         node = by_name[place]
         sibling[node] = child[parent[node]]
         child[parent[node]] = node
-    most = 2 + 2 * min(ties, nodes)  # the root, and what was cut together below it
+    larger, equal = 1, 0  # the root is drawn, whatever it has
     for node in range(1, nodes):
-        most += 2 * (total[node] > threshold)
+        larger += total[node] > threshold
+        equal += total[node] == threshold
+    most = 2 * (larger + min(ties, equal))  # below each may be what was cut together
     rows = np.zeros((most, 4), np.int64)
     drawn = np.zeros(most, np.int32)  # the node of each row; -1 for what was cut together
     left = np.zeros(most, np.int64)
