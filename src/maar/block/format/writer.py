@@ -106,8 +106,7 @@ class TableWriter:
             self._service = service
         start = 0
         while start < piece.num_rows:
-            part = self._within_bytes(piece.slice(start, self._bounds.rows - self._rows))
-            size = text_bytes(part)
+            part, size = self._within_bytes(piece.slice(start, self._bounds.rows - self._rows))
             if self._bytes + size > self._bounds.bytes:
                 self._flush()
             start += part.num_rows
@@ -122,21 +121,22 @@ class TableWriter:
             ):
                 self._flush()
 
-    def _within_bytes(self, part: pa.Table) -> pa.Table:
-        """The first rows of it, if all have more text than a row group may; but not without end
-        where it is one text that all of them have.
+    def _within_bytes(self, part: pa.Table) -> tuple[pa.Table, int]:
+        """The first rows of it, if all have more text than a row group may, and how much they have;
+        but not without end where it is one text that all of them have.
         """
-        if text_bytes(part) <= self._bounds.bytes:
-            return part
+        size = text_bytes(part)
+        if size <= self._bounds.bytes:
+            return part, size
         part = trim(part)
         size = text_bytes(part)
         while part.num_rows > 1 and size > self._bounds.bytes:
             half = trim(part.slice(0, part.num_rows // 2))
             before, size = size, text_bytes(half)
             if size > 3 * before // 4:
-                break
+                return part, before
             part = half
-        return part
+        return part, size
 
     def _flush(self) -> None:
         if not self._rows:
