@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from maar.block.decode.interning import SeenIds
 from maar.block.decode.to_tables import decode_profiles
 from maar.block.format import writer
-from maar.block.format.dictionary import trim, trim_coded
+from maar.block.format.dictionary import text_bytes, trim, trim_coded
 from maar.block.format.order import same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.format.writer import GroupBounds, TableWriter
@@ -150,6 +150,19 @@ def test_a_short_dictionary_is_cut_down_only_where_it_is_written() -> None:
     (dragged,), (cut,) = trim(table)["words"].chunks, trim_coded(table)["words"].chunks
     assert (len(dragged.dictionary), len(cut.dictionary)) == (3, 1)
     assert dragged.to_pylist() == cut.to_pylist() == ["b", "b"]
+
+
+def test_a_dictionary_that_chunks_share_is_counted_once() -> None:
+    words = pa.array(["w" * 1_000, "v"])
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 8, pa.int32()), words)
+    lists = pa.ListArray.from_arrays(pa.array(range(17), pa.int32()), coded)
+    other = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), ["u" * 500])
+    for column, more in ((coded, other), (lists, pa.ListArray.from_arrays([0, 1], other))):
+        table = pa.table({"words": column})
+        pieces = [table.slice(0, 3), table.slice(3, 5), table.slice(8)]
+        assert text_bytes(pa.concat_tables(pieces)) == text_bytes(table) > 1_000
+        another = pa.concat_tables([*pieces, pa.table({"words": more})])
+        assert text_bytes(another) >= text_bytes(table) + 500
 
 
 def test_row_groups_hold_one_service_and_the_index_knows_which(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from maar.block.format.order import count_until, row_key, sorted_table
+from maar.block.format.order import RUN_ROWS_MIN, count_until, merged, row_key, sorted_table
 
 KEY = ("service", "profile_type", "series_id", "time", "stack_id")
 Row = tuple[str, str, int, int, int]
 
 
-def table_of(rows: list[Row]) -> pa.Table:
+def table_of(rows: list[Row], first: int = 0) -> pa.Table:
     """The rows, and behind the key where each came from."""
     service, kind, series, time, stack = zip(*rows, strict=True)
     columns = {
@@ -22,7 +22,7 @@ def table_of(rows: list[Row]) -> pa.Table:
         "series_id": pa.array(series, pa.int64()),
         "time": pa.array(time, pa.timestamp("us", tz="UTC")),
         "stack_id": pa.array(stack, pa.int64()),
-        "came": pa.array(range(len(rows)), pa.int64()),
+        "came": pa.array(range(first, first + len(rows)), pa.int64()),
     }
     return pa.table(columns)
 
@@ -67,6 +67,63 @@ def test_rows_in_no_order_at_all_are_sorted_too(seed: int) -> None:
 def test_a_run_whose_last_key_falls_is_no_run() -> None:
     rows: list[Row] = [("s", "cpu", 0, time, stack) for time in (1, 0) for stack in (*range(9), 3)]
     assert sorted_table(table_of(rows), KEY)["came"].to_pylist() == came(rows)
+
+
+def inputs(runs: list[list[Row]], count: int) -> list[list[Row]]:
+    """The rows of some inputs, each in order; the runs go round."""
+    return [sorted(row for run in runs[place::count] for row in run) for place in range(count)]
+
+
+def long_run(chance: Random, time: int, rows: int) -> list[Row]:
+    key = (f"s{time % 3}", ("cpu", "space")[time % 2], time % 5 - 2, time)
+    return [(*key, chance.randrange(-99, 99)) for _ in range(rows)]
+
+
+def merge_of(parts: list[list[Row]]) -> pa.Table:
+    """What is made of inputs, the first of which came in two chunks."""
+    tables, first = [], 0
+    for rows in parts:
+        tables.append(table_of(rows, first))
+        first += len(rows)
+    tables[0] = pa.concat_tables([tables[0].slice(0, 7), tables[0].slice(7)])
+    return merged(tables, KEY)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_long_runs_of_several_inputs_are_moved_and_not_copied(seed: int, count: int) -> None:
+    chance = Random(seed)
+    times = [2**40 + chance.randrange(99) - each * 2**33 for each in range(40)]
+    runs = [long_run(chance, time, chance.randrange(1, 8 * RUN_ROWS_MIN)) for time in times]
+    parts = inputs(runs, count)
+    table = merge_of(parts)
+    rows = [row for part in parts for row in part]
+    assert table["came"].to_pylist() == came(rows)
+    assert table.select(KEY).to_pylist() == table_of(sorted(rows)).select(KEY).to_pylist()
+    assert 1 < table["came"].num_chunks <= 2 * len(runs)
+    places = {chunk.buffers()[1].address for chunk in table["came"].chunks}
+    assert len(places) == count  # of the inputs
+
+
+def test_runs_that_are_neighbours_in_their_input_stay_in_one_chunk() -> None:
+    chance = Random(1)
+    early = [long_run(chance, 30 * time, 1_000) for time in range(20)]
+    late = [long_run(chance, 30 * time, 1_000) for time in range(20, 40)]
+    parts = [[row for run in runs for row in sorted(run)] for runs in (late, early)]
+    table = merge_of(parts)
+    assert table["came"].to_pylist() == came([row for part in parts for row in part])
+    assert table["came"].num_chunks == 3  # of one input two, as it came
+
+
+@pytest.mark.parametrize("rows", [1, RUN_ROWS_MIN // 2, 4 * RUN_ROWS_MIN])
+@pytest.mark.parametrize("meeting", [0, 1, 20])
+def test_inputs_with_short_runs_or_with_rows_of_one_run_are_sorted(rows: int, meeting: int) -> None:
+    chance = Random(rows + meeting)
+    runs = [long_run(chance, time, rows) for time in (*range(40), *range(meeting))]
+    chance.shuffle(runs)
+    parts = inputs(runs, 2)
+    table = merge_of(parts)
+    assert table["came"].to_pylist() == came([row for part in parts for row in part])
 
 
 def no_null_last(row: tuple[object, ...]) -> list[tuple[bool, object]]:

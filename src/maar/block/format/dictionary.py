@@ -33,16 +33,25 @@ def plain_bytes(table: pa.Table) -> int:
 
 
 def text_bytes(table: pa.Table) -> int:
-    """The same with the dictionaries, which may hold long texts for few rows."""
+    """The same with the dictionaries, which may hold long texts for few rows; one that several
+    chunks have is there once.
+    """
     size = plain_bytes(table)
     for column in table.columns:
         if _is_coded(column.type):
-            size += sum(_dictionary(chunk).nbytes for chunk in column.chunks)
+            found = [_dictionary(chunk) for chunk in column.chunks]
+            size += sum({_place(each): each.nbytes for each in found}.values())
     return size
 
 
 def _dictionary(array: Any) -> Any:
     return (array.values if pa.types.is_list(array.type) else array).dictionary
+
+
+def _place(array: Any) -> tuple[int, ...]:
+    """Where its bytes are: arrays with the same ones are the same."""
+    buffers = [0 if buffer is None else buffer.address for buffer in array.buffers()]
+    return (*buffers, array.offset, len(array))
 
 
 def _is_coded(kind: Any) -> bool:

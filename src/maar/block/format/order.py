@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from maar.block.format.dictionary import codes_of
 from maar.block.format.hashing import Int
 from maar.pprof.kernel import allocating_kernel
 
+RUN_ROWS_MIN = 128  # of all runs on average: to write many short ones costs more than a copy
 _NULL = (0, 0)  # comes before all values
 
 
@@ -27,6 +29,38 @@ def sorted_table(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
     if not keys:
         return table
     return _take(table, pa.array(_order(keys)))
+
+
+def merged(parts: Sequence[pa.Table], key: tuple[str, ...]) -> pa.Table:
+    """The rows of several tables, each of which is in order, in order.
+
+    Rows that are equal in all of the key but its last column are a run, and runs are moved whole:
+    if they are long, as those of samples are, no row is copied. Where two tables have rows of one
+    run, or runs are short, rows are sorted.
+    """
+    whole = pa.concat_tables(parts)
+    before = key[:-1]
+    starts = [np.flatnonzero(~same_as_before(part.select(before))) for part in parts]
+    base = np.cumsum([0, *(part.num_rows for part in parts)])
+    start = np.concatenate([own + first for own, first in zip(starts, base, strict=False)])
+    if start.size > whole.num_rows // RUN_ROWS_MIN:
+        return sorted_table(whole, key)
+    heads = pa.concat_tables(
+        [part.select(before).take(pa.array(own)) for part, own in zip(parts, starts, strict=True)]
+    )
+    keys = [numbers for column in before for numbers in _sort_keys(_only(heads[column]))]
+    runs = np.lexsort(keys[::-1])
+    if np.logical_and.reduce([each[runs[1:]] == each[runs[:-1]] for each in keys]).any():
+        return sorted_table(whole, key)
+    end = np.append(start[1:], whole.num_rows)
+    follows = end[runs[:-1]] == start[runs[1:]]
+    first, last = runs[np.append(True, ~follows)], runs[np.append(~follows, True)]
+    return pa.concat_tables(
+        [
+            whole.slice(begin, until - begin)
+            for begin, until in zip(start[first].tolist(), end[last].tolist(), strict=True)
+        ]
+    )
 
 
 def _take(table: pa.Table, rows: pa.Array) -> pa.Table:

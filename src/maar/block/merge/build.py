@@ -217,7 +217,7 @@ def _repeated_ids(path: Path, column: str) -> Int:
 
 
 def _id_pieces(parquet: pq.ParquetFile, column: str) -> Iterator[Int]:
-    for batch in parquet.iter_batches(1 << 18, columns=[column]):
+    for batch in parquet.iter_batches(1 << 18, columns=[column], use_threads=False):
         yield batch.column(0).to_numpy()
 
 

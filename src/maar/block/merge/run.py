@@ -113,7 +113,10 @@ class Run:
                 step = self._rows_within(budget, facts.num_rows, size)
                 empty = _empty_columns(facts) & set(layout.sparse)
                 read = [name for name in names if name not in empty]
-                for batch in parquet.iter_batches(step, row_groups=[group], columns=read):
+                # Other tasks have the other cores, and to hand over to threads costs a fifth.
+                for batch in parquet.iter_batches(
+                    step, row_groups=[group], columns=read, use_threads=False
+                ):
                     arrays = [
                         pa.nulls(batch.num_rows, schema.field(name).type)
                         if name in empty
