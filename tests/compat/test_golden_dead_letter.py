@@ -37,7 +37,7 @@ def test_letters_are_still_written_so_with_new_fields_at_the_end() -> None:
 
     old, new = fields(GOLDEN.read_bytes()), fields(dead_letter.encode(META))
     assert new[: len(old)] == old
-    assert new[len(old) :] == [META.zone, META.dated_ns]
+    assert new[len(old) :] == [META.zone, META.dated_ns, META.since]
 
 
 @pytest.mark.parametrize("at", range(0, len(GOLDEN.read_bytes()), 7))

@@ -7,7 +7,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from maar.block.format.order import RUN_ROWS_MIN, count_until, merged, row_key, sorted_table
+from maar.block.format.order import RUN_ROWS_MIN, count_until, merge_sorted, row_key, sorted_table
 
 KEY = ("service", "profile_type", "series_id", "time", "stack_id")
 Row = tuple[str, str, int, int, int]
@@ -86,7 +86,7 @@ def merge_of(parts: list[list[Row]]) -> pa.Table:
         tables.append(table_of(rows, first))
         first += len(rows)
     tables[0] = pa.concat_tables([tables[0].slice(0, 7), tables[0].slice(7)])
-    return merged(tables, KEY)
+    return merge_sorted(tables, KEY)
 
 
 @pytest.mark.parametrize("count", [2, 3])

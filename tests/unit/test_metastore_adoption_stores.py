@@ -13,6 +13,7 @@ from maar.model import keys
 from maar.model.block import BlockMeta, Location
 from maar.model.errors import Unavailable
 from maar.model.ids import BlockId, StoreName
+from maar.model.predicate import since
 from maar.model.stores import StoreSet, StoreSpec, keys_at, stores_of
 from maar.ports.stores.object_store import ObjectStore, StoreSettings
 from maar.ports.stores.stores import StorePlace, StorePlaces, Stores
@@ -40,8 +41,10 @@ class TwoStores(Lives):
     def block(self, *numbers: int) -> BlockMeta:
         return self.merge([self.push(number) for number in numbers])
 
-    def copy(self, block: BlockId, *, listed: bool = True) -> BlockMeta:
-        """As a repair writes it: tables, then a manifest that knows this store alone."""
+    def copy(self, block: BlockId, *, listed: bool = True, tells: bool = True) -> BlockMeta:
+        """As a repair writes it: tables, then a manifest that knows this store alone, and tells how
+        old the block is; older ones did not.
+        """
         repair = Repairing(self.fold)
         entry = repair.entry((block, EU))
         meta = self.state.blocks.get(block)
@@ -50,7 +53,8 @@ class TwoStores(Lives):
             msgspec.structs.replace(file, locations=(Location(EU, dict(made.files)[file.table]),))
             for file in meta.files
         )
-        there = msgspec.structs.replace(meta, store=EU, files=files)
+        age = since(meta) if tells else 0
+        there = msgspec.structs.replace(meta, store=EU, files=files, since=age)
         for _, key in made.files:
             self.named[EU].create(key, b"x" * SIZE)
         manifest = keys.manifest_of(made.files[0][1])
@@ -91,6 +95,7 @@ def test_a_copy_that_was_made_after_the_snapshot_saves_a_block_that_is_gone_at_h
     now = lake.state.blocks.get(made.id)
     assert (stores_of(now), now.store) == ((EU,), EU)
     assert now.profiles == made.profiles
+    assert since(now) == since(made), "a deletion from between them would not apply"
 
 
 def test_a_leader_of_the_lost_log_is_told_in_every_store_that_it_has_ended() -> None:
@@ -136,17 +141,19 @@ def test_while_a_store_is_away_nothing_is_missed() -> None:
     assert only.id not in lake.state.blocks
 
 
-def test_a_block_that_the_snapshot_lacks_is_adopted_with_all_its_copies() -> None:
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_block_that_the_snapshot_lacks_is_adopted_with_all_its_copies(tells: bool) -> None:
     lake = TwoStores()
     saved = lake.save()
     made = lake.block(1, 2)
-    known = lake.copy(made.id)
+    known = lake.copy(made.id, tells=tells)
     lake.lose(saved)
     lake.adopt()
     now = lake.state.blocks.get(made.id)
     assert now.store == MAIN
     assert [[each.store for each in file.locations] for file in now.files] == [[MAIN, EU]] * 5
     assert keys_at(now, EU) == keys_at(known, EU)
+    assert since(now) == since(made)
 
 
 def test_an_attempt_with_other_bytes_is_no_copy_of_the_block_that_was_copied() -> None:

@@ -7,13 +7,12 @@ import pytest
 
 from maar.metastore.decide import stores as decisions
 from maar.metastore.leader.stores.store_keeper import StoreKeeper
-from maar.metastore.records.entries import BlocksLost, PredicateAdded, StoresSet
+from maar.metastore.records.entries import BlocksLost, StoresSet
 from maar.metastore.state import audit
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import NotFound, Rejected, Unavailable
 from maar.model.ids import Incarnation, StoreName, TenantId
-from maar.model.predicate import EVER_NS, Mask
 from maar.model.stores import StoreSet, StoreSpec, TenantStores, keys_at, stores_of
 from maar.ports.operator.store_removal import RemovedStore
 from maar.ports.stores.stores import stores_of as alone
@@ -457,16 +456,6 @@ def test_copies_that_are_wanted_again_before_they_were_ended_stay() -> None:
     assert len(decisions.drain_entries(lake.state, EU, [one.id])) == 1
     lake.fold.put(StoresSet(stores(EU)))
     assert decisions.to_drain(lake.state) == ()
-    assert decisions.drain_entries(lake.state, EU, [one.id]) == []
-
-
-def test_a_block_with_deleted_profiles_is_written_again_before_its_copies_end() -> None:
-    """Its other copies may be younger than the deletion, and would not be taken for older ones."""
-    lake = Kept()
-    one = lake.replicate()
-    lake.fold.put(StoresSet(stores()))
-    dataset = one.datasets[0]
-    lake.fold.put(PredicateAdded(Mask(dataset.tenant, dataset.service, 0, EVER_NS)))
     assert decisions.drain_entries(lake.state, EU, [one.id]) == []
 
 

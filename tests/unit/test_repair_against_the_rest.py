@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
-from maar.metastore.decide import repairs
-from maar.metastore.fold.deleting import deletion
 from maar.metastore.records.effects import Effects, Refused
 from maar.metastore.records.entries import (
     BlocksExpired,
     PlanCompleted,
     PlanFailed,
-    PredicateAdded,
     SubrangeRepaired,
 )
 from maar.model.block import BlockMeta
 from maar.model.ids import StoreName
 from maar.model.plan import Account, PlanResult
-from maar.model.predicate import EVER_NS, Mask
 from maar.model.refusal import Refusal
-from maar.model.repair import RangeResult
 from maar.model.stores import keys_at, stores_of
 from maar.model.time import LeaseTime
-from maar.ports.plans.board import CommitPart
 from maar.services.repair.rules import REPAIR
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import SeveralStores
-from support.metastore.copies import EU, MAIN, Repairing, want
+from support.metastore.copies import EU, MAIN, want
 from support.metastore.fold import DAY_START_NS
 from support.stores.memory_store import MemoryStore
 
@@ -133,34 +127,3 @@ def test_what_a_compaction_replaced_meanwhile_is_refused_and_swept() -> None:
     lake.end()
     lake.sweep()
     assert not lake.written_keys() & lake.keys_in(EU)
-
-
-def test_a_repair_takes_no_block_out_of_a_deletion() -> None:
-    """The keys of its home copy say that the block is from before the deletion. Copies beside that
-    one are made as always.
-    """
-    lake = Session()
-    (dataset,) = lake.done.datasets
-    mask = Mask(dataset.tenant, dataset.service, 0, EVER_NS)
-    lake.fold.put(PredicateAdded(mask))
-    later = Repairing(lake.fold)
-    found = later.entry((lake.done.id, MAIN), (lake.late.id, EU), ended=((lake.done.id, MAIN),))
-    result = RangeResult(copies=found.copies, ended=found.ended, checked=3)
-    request = CommitPart(later.plan, later.token, result)
-    for entry in repairs.commit_entries(lake.state, request, now=lake.now()):
-        assert not refused(lake.fold.put(entry))
-    for block in (lake.done.id, lake.late.id):
-        assert deletion.applying(lake.state, lake.now_of(block)) == (mask,)
-        assert stores_of(lake.now_of(block)) == (EU, MAIN)
-
-
-def test_the_last_copy_does_not_end_while_a_deletion_applies_either() -> None:
-    lake = Session()
-    (dataset,) = lake.late.datasets
-    lake.fold.put(PredicateAdded(Mask(dataset.tenant, dataset.service, 0, EVER_NS)))
-    later = Repairing(lake.fold)
-    result = RangeResult(ended=later.entry(ended=((lake.late.id, MAIN),)).ended)
-    request = CommitPart(later.plan, later.token, result)
-    (_, repaired) = repairs.commit_entries(lake.state, request, now=lake.now())
-    assert refused(lake.fold.put(repaired)) == [Refusal.LAST_COPY]
-    assert stores_of(lake.now_of(lake.late.id)) == (MAIN,)

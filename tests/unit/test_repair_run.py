@@ -212,6 +212,19 @@ class TestCopies:
         assert {at.store for file in found.files for at in file.locations} == {EU}
         assert msgspec.structs.replace(found, store=MAIN, files=block.files) == block
 
+    def test_the_manifest_tells_how_old_the_block_is_and_not_the_copy(
+        self, world: World, block: BlockMeta
+    ) -> None:
+        """Also where the block was written when blocks did not say it."""
+        granted = keys.since(block.files[0].locations[0].key)
+        silent = msgspec.structs.replace(block, since=0)
+        for one in (silent, msgspec.structs.replace(block, since=granted)):
+            (made,) = world.repair(one).copies
+            key = dict(made.files)["samples"]
+            found = msgspec.msgpack.decode(world.of[EU].read(keys.manifest_of(key)), type=BlockMeta)
+            assert found.since == granted
+            assert keys.since(key) > granted
+
     def test_a_quarantine_block_is_copied_too(self, world: World, block: BlockMeta) -> None:
         key = keys.quarantine(tenant=TENANT, stem=f"{block.id}-1_0-x_1-a1")
         samples = block.file("samples")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from maar.block.read.reread import reread
 from maar.model import keys
 from maar.model.errors import LeaseLost, Unavailable
 from maar.model.ids import MAIN_STORE, StoreName, TenantId
@@ -91,6 +92,16 @@ def test_what_goes_into_quarantine_is_announced_first() -> None:
         publisher.quarantine([(raw_profile(1), "it cannot be decoded")], tenant=TenantId("acme"))
     assert len(list(store.list("attempts/"))) == 1
     assert list(store.list(keys.QUARANTINES)) == []
+
+
+def test_a_file_in_quarantine_says_itself_what_its_key_says_now() -> None:
+    """A copy of it has another key, and is as old."""
+    store = MemoryStore()
+    plan = leased_plan(segment(store, 1))
+    publisher = Publisher(plan, level=1, store=store, attempt="a", wall_ns=TIME_NS)
+    held = publisher.quarantine([(raw_profile(1), "broken")], tenant=TenantId("acme"))
+    (info,) = store.list(keys.QUARANTINES)
+    assert reread(store.read(info.key)).since == held.since == plan.token.index
 
 
 def test_of_several_stores_only_one_with_the_marker_of_the_log_is_written_to() -> None:

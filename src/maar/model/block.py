@@ -82,6 +82,9 @@ class BlockOutline(msgspec.Struct, frozen=True, array_like=True, gc=False):
     plan: PlanId | None = None
     zone: Zone = NO_ZONE  # of the writer; compaction never mixes zones
     dated_ns: int = 0  # of a segment: the newest time that a client itself gave; 0: none did
+    # The entry that gave leave to write it, by which deletions tell older from younger. Copies keep
+    # it. 0: of a writer's segment, or written before there was this field: then its keys tell.
+    since: int = 0
 
 
 class BlockMeta(BlockOutline, frozen=True, array_like=True, gc=False):

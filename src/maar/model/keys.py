@@ -206,6 +206,16 @@ def is_ingested(key: str) -> bool:
     return parts is not None and key.rpartition("/")[2].split("-", 3)[3].startswith(INGEST)
 
 
+def since(key: str) -> int:
+    """The entry that gave leave to write an object: what granted the plan; of a bulk write, which
+    has its data from when it was opened, what scheduled it. 0 when no plan wrote it.
+    """
+    written = output_name(key)
+    if written is None:
+        return 0
+    return written.plan.index if is_ingested(key) else written.token.index
+
+
 def commit(*, plan: PlanId, token: FencingToken) -> str:
     """Written when a bulk write is in the index whole, before anybody is told."""
     return f"{COMMITS}{plan}-{token}"

@@ -1,10 +1,11 @@
 """Deletion by predicate: which profiles are to go, and which blocks it applies to (S8).
 
 A predicate applies to what was pushed before it, never to what comes after. A block is from before
-it if the entry is that registered it (a segment) or granted the plan that wrote it (any other; the
-token is in its keys). A restored log numbers its entries far above those of the lost one, so tokens
-are compared across restores. The segments that it finds in the store have entries of its own: they
-count by the lease time in their ids, which is never earlier than the true one.
+it if the entry is that registered it (a segment) or granted the plan that wrote it (any other). A
+copy that a repair makes is as old as its block. A restored log numbers its entries far above those
+of the lost one, so they are compared across restores. The segments that it finds in the store have
+entries of its own: they count by the lease time in their ids, which is never earlier than the true
+one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import TypeAlias
 import msgspec
 
 from maar.model import keys
-from maar.model.block import BlockMeta, Dataset
-from maar.model.ids import BlockId, Incarnation, TenantId, block_time_ns
+from maar.model.block import BlockOutline, Dataset
+from maar.model.ids import Incarnation, TenantId, block_time_ns
 from maar.model.time import LeaseTime
 
 EVER_NS = (1 << 63) - 1  # later than every profile
@@ -80,25 +81,28 @@ class Predicate(msgspec.Struct, frozen=True, array_like=True):
     def request_key(self) -> AskedBy | None:
         return (self.mask.tenant, self.request.name) if self.request else None
 
-    def is_after(self, *, block: BlockId, key: str, entry: int | None) -> bool:
+    def is_after(self, meta: BlockOutline, *, entry: int | None) -> bool:
         """Whether it came after a block, which is then from before it.
 
-        `key` is that of an object of the block. `entry` is the one that brought a segment into the
-        index; None when it is not there, or not known any more.
+        `entry` is the one that brought a segment into the index; None when it is not there, or not
+        known any more.
         """
-        written = keys.output_name(key)
-        if written is not None:
-            # A bulk write has its data from when it was opened, whenever it was granted.
-            bulk = keys.is_ingested(key)
-            return (written.plan.index if bulk else written.token.index) <= self.id
+        written = since(meta)
+        if written:
+            return written <= self.id
         if entry is not None and entry <= self.id:
             return True
-        segment = keys.segment_name(key)
+        segment = keys.segment_name(_key_of(meta))
         if segment is not None and segment.incarnation in self.later:
             return False
-        return block_time_ns(block) < self.at
+        return block_time_ns(meta.id) < self.at
 
 
-def key_of(meta: BlockMeta) -> str:
-    """The key of one of its objects."""
+def since(meta: BlockOutline) -> int:
+    """The entry that gave leave to write a block; 0 of a writer's segment."""
+    return meta.since or keys.since(_key_of(meta))
+
+
+def _key_of(meta: BlockOutline) -> str:
+    """The key of one of its objects, at its home."""
     return meta.files[0].locations[0].key

@@ -21,6 +21,7 @@ from maar.model.ids import (
     segment_id,
 )
 from maar.model.plan import LeasedPlan
+from maar.model.predicate import since
 from maar.model.profile import RawProfile
 from maar.model.stores import CopyMade
 from maar.ports.stores.object_store import ObjectStore
@@ -88,6 +89,7 @@ class Publisher:
             created_at_ns=self._wall_ns,
             plan=self._plan.id,
             zone=self._plan.key.zone,
+            since=keys.since(manifest),
         )
         self._announce([*tables.values(), manifest])
         for table, key in tables.items():
@@ -125,6 +127,7 @@ class Publisher:
             [profile for profile, _ in held],
             zone=self._plan.key.zone,
             causes=[cause for _, cause in held],
+            since=keys.since(key),
         )
         meta = segment_meta(
             segment,
@@ -225,4 +228,4 @@ def _only_in(meta: BlockMeta, store: StoreName, placed: Mapping[str, str]) -> Bl
         msgspec.structs.replace(file, locations=(Location(store, placed[file.table]),))
         for file in meta.files
     )
-    return msgspec.structs.replace(meta, store=store, files=files)
+    return msgspec.structs.replace(meta, store=store, files=files, since=since(meta))

@@ -31,7 +31,7 @@ def sorted_table(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
     return _take(table, pa.array(_order(keys)))
 
 
-def merged(parts: Sequence[pa.Table], key: tuple[str, ...]) -> pa.Table:
+def merge_sorted(parts: Sequence[pa.Table], key: tuple[str, ...]) -> pa.Table:
     """The rows of several tables, each of which is in order, in order.
 
     Rows that are equal in all of the key but its last column are a run, and runs are moved whole:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maar.block.format import checksum
+from maar.model import keys
 from maar.model.block import (
     FORMAT_VERSION,
     NO_DAY,
@@ -41,6 +42,7 @@ from maar.model.profile import RawProfile
 FORMAT_KEY = b"maar.format"
 FORMAT = b"segment/1"
 DATED_KEY = b"maar.dated"  # the newest time that a client gave; not where none did
+SINCE_KEY = b"maar.since"  # the entry that gave leave to write it; only in quarantine
 ZONE_KEY = b"maar.zone"  # where the writer ran; not in segments from before zones
 ROW_GROUP_BYTES = 32 << 20  # a reader holds one row group at a time
 
@@ -75,6 +77,7 @@ class SegmentBytes:
     max_time_ns: int
     zone: Zone = NO_ZONE
     dated_ns: int = 0  # the newest time that a client gave
+    since: int = 0  # the entry that gave leave to write it, as far as it says so itself
 
 
 def write_segment(
@@ -82,9 +85,12 @@ def write_segment(
     *,
     zone: Zone = NO_ZONE,
     causes: Sequence[str] | None = None,
+    since: int = 0,
     row_group_bytes: int = ROW_GROUP_BYTES,
 ) -> SegmentBytes:
-    """Sort by tenant, service and time, and write; `causes` (one per profile) make a quarantine."""
+    """Sort by tenant, service and time, and write; `causes` (one per profile) make a quarantine,
+    whose copies have to say `since` when it is: their keys do not.
+    """
     if not profiles:
         raise ValueError("a segment holds at least one profile")
     keys = [(one.tenant, one.service, one.time_ns, one.id) for one in profiles]
@@ -94,7 +100,7 @@ def write_segment(
     witnesses = [row.time_ns for row in rows if row.dated] if causes is None else []
     dated_ns = max(witnesses, default=0)
     table = _table(rows, None if causes is None else [causes[row] for row in order])
-    writer = SegmentFile(table.schema, zone=zone, dated_ns=dated_ns)
+    writer = SegmentFile(table.schema, zone=zone, dated_ns=dated_ns, since=since)
     first = 0
     for (tenant, service), members in groupby(rows, key=lambda p: (p.tenant, p.service)):
         dataset = list(members)
@@ -110,9 +116,10 @@ def write_segment(
 class SegmentFile:
     """A segment in the making: dataset after dataset, by tenant and service."""
 
-    def __init__(self, schema: pa.Schema, *, zone: Zone, dated_ns: int) -> None:
+    def __init__(self, schema: pa.Schema, *, zone: Zone, dated_ns: int, since: int = 0) -> None:
         self._zone = zone
         self._dated_ns = dated_ns
+        self._since = since
         self._datasets: list[Dataset] = []
         self._groups = 0
         self._sink = io.BytesIO()
@@ -126,7 +133,8 @@ class SegmentFile:
         )
         named = {ZONE_KEY: zone.encode()} if zone else {}
         when = {DATED_KEY: str(dated_ns).encode()} if dated_ns else {}
-        self._writer.add_key_value_metadata({FORMAT_KEY: FORMAT, **named, **when})
+        leave = {SINCE_KEY: str(since).encode()} if since else {}
+        self._writer.add_key_value_metadata({FORMAT_KEY: FORMAT, **named, **when, **leave})
 
     def add(self, rows: pa.Table, lengths: Sequence[int], dataset: Dataset) -> None:
         """All rows of a dataset, in row groups of these lengths; where they are is filled in."""
@@ -155,6 +163,7 @@ class SegmentFile:
             max_time_ns=max(dataset.max_time_ns for dataset in self._datasets),
             zone=self._zone,
             dated_ns=self._dated_ns,
+            since=self._since,
         )
 
 
@@ -203,6 +212,7 @@ def segment_meta(
         plan=plan,
         zone=segment.zone,
         dated_ns=segment.dated_ns,
+        since=segment.since or keys.since(key),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from maar.block.format.dictionary import trim
-from maar.block.format.order import count_until, merged, row_key, same_as_before
+from maar.block.format.order import count_until, merge_sorted, row_key, same_as_before
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.merge.run import Run, RunShare
 from maar.block.merge.streams import MOVED_ROWS, streams
@@ -91,7 +91,7 @@ def _in_order(key: tuple[str, ...], cursors: list[_Cursor]) -> Iterator[pa.Table
         if len(parts) == 1:
             yield parts[0]
         else:
-            yield merged(parts, key)
+            yield merge_sorted(parts, key)
     for cursor in cursors:
         yield from cursor.rest()
 

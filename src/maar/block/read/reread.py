@@ -9,7 +9,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from maar.block.format import checksum
-from maar.block.format.segment import DATED_KEY, ZONE_KEY, SegmentBytes, open_segment, read_rows
+from maar.block.format.segment import (
+    DATED_KEY,
+    SINCE_KEY,
+    ZONE_KEY,
+    SegmentBytes,
+    open_segment,
+    read_rows,
+)
 from maar.model.block import Dataset
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId, Zone
@@ -40,12 +47,13 @@ def reread(body: bytes) -> SegmentBytes:
         min_time_ns=min(dataset.min_time_ns for dataset in datasets),
         max_time_ns=max(dataset.max_time_ns for dataset in datasets),
         zone=_zone(parquet),
-        dated_ns=_date_ns(parquet),
+        dated_ns=_number(parquet, DATED_KEY),
+        since=_number(parquet, SINCE_KEY),
     )
 
 
-def _date_ns(parquet: pq.ParquetFile) -> int:
-    text = (parquet.metadata.metadata or {}).get(DATED_KEY, b"0")
+def _number(parquet: pq.ParquetFile, name: bytes) -> int:
+    text = (parquet.metadata.metadata or {}).get(name, b"0")
     return int(text) if text.isdigit() else 0
 
 

@@ -12,7 +12,6 @@ from maar.metastore.fold import registration
 from maar.metastore.state.state import NO_FLOOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, block_time_ns
-from maar.model.predicate import key_of
 from maar.model.time import LeaseTime
 from maar.ports.stores.object_store import ObjectInfo
 
@@ -87,8 +86,7 @@ def has_deletions_since(state: MetaState, meta: BlockMeta) -> bool:
     named anew, they would come back (S8).
     """
     return any(
-        any(map(each.mask.touches, meta.datasets))
-        and each.is_after(block=meta.id, key=key_of(meta), entry=None)
+        any(map(each.mask.touches, meta.datasets)) and each.is_after(meta, entry=None)
         for each in state.predicates.values()
     )
 

@@ -7,7 +7,6 @@ from itertools import islice, pairwise
 
 import msgspec
 
-from maar.metastore.fold.deleting import deletion
 from maar.metastore.fold.plans import lease
 from maar.metastore.fold.stores import copies
 from maar.metastore.records.effects import Effect, Refused
@@ -23,8 +22,8 @@ from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, PlanId, StoreName, TenantId
 from maar.model.plan import JobId, Plan, PlanJob
-from maar.model.repair import LeasedRepair, RangeResult, RepairOrder, RepairPart, RepairType
-from maar.model.stores import is_copied, stores_of
+from maar.model.repair import LeasedRepair, RepairOrder, RepairPart, RepairType
+from maar.model.stores import is_copied
 from maar.model.time import DAY_NS, LeaseTime
 from maar.model.token_range import TokenRange
 from maar.ports.plans.board import CommitPart, PartCommitted
@@ -148,7 +147,7 @@ def commit_entries(
     renewal = LeasesRenewed((lease.extension(state, request.plan, request.token, now=now),))
     if plan is None or plan.repair is None or plan.lease is None:
         return [renewal]
-    result = _without_escapes(state, request.result)
+    result = request.result
     seen = set(plan.repair.stores) - set(result.away)
     return [
         renewal,
@@ -169,35 +168,6 @@ def commit_entries(
             tuple(each.what for each in result.lost),
         ),
     ]
-
-
-def _without_escapes(state: MetaState, result: RangeResult) -> RangeResult:
-    """Which deletions apply to a block is told by the plan that wrote it, whose token is in the
-    keys at its home. A copy there that a repair made since would hide it from them, so such a block
-    stays as it is: it is about to be written again from the copies that are whole.
-    """
-    if not state.predicates:
-        return result
-    named = {*(each.block for each in result.copies), *(each.block for each in result.ended)}
-    live = state.blocks.find_live(named)
-    left = {block for block in live if _escapes(state, state.blocks.get(block), result)}
-    return msgspec.structs.replace(
-        result,
-        copies=tuple(each for each in result.copies if each.block not in left),
-        ended=tuple(each for each in result.ended if each.block not in left),
-    )
-
-
-def _escapes(state: MetaState, meta: BlockMeta, result: RangeResult) -> bool:
-    applying = deletion.which(state, meta)
-    after = copies.after_repair(
-        meta,
-        ended=[each for each in result.ended if each.block == meta.id],
-        made=[each for each in result.copies if each.block == meta.id],
-    )
-    if not applying or not stores_of(after):
-        return False  # the fold refuses to end the last copy
-    return deletion.which(state, after) != applying
 
 
 def commit_reply(

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from maar.metastore.fold.deleting import deletion
 from maar.metastore.fold.stores import copies
 from maar.metastore.records.entries import (
     AdoptionEnded,
@@ -157,14 +156,9 @@ def chunks_to_drain(state: MetaState, store: StoreName) -> list[Chunk]:
 
 
 def drain_entries(state: MetaState, store: StoreName, blocks: Iterable[BlockId]) -> list[Entry]:
-    """For copies of which the remaining ones were read again: of those that may still go. A block
-    of which something is to be deleted is written again first: only the keys at its home tell that
-    it is from before the deletion.
-    """
+    """For copies of which the remaining ones were read again: of those that may still go."""
     found = state.blocks.find_live(blocks)
     ready = tuple(block for block, each in found.items() if may_drain(state, each.outline, store))
-    if state.predicates:
-        ready = tuple(each for each in ready if not deletion.which(state, state.blocks.get(each)))
     why = LEAVES if store in state.stores.leaving else UNWANTED
     return [CopiesEnded(store, ready, gone=False, why=why)] if ready else []
 

@@ -32,7 +32,6 @@ from maar.model.predicate import (
     DeletionRequest,
     Mask,
     Predicate,
-    key_of,
 )
 from maar.model.refusal import Refusal
 
@@ -119,7 +118,7 @@ def which(state: MetaState, meta: BlockMeta, *, before: FencingToken | None = No
         if entry == _NOT_ASKED:
             place = state.queue.place(meta.id) if meta.kind is Kind.SEGMENT else None
             entry = place.entry if place is not None else None
-        if predicate.is_after(block=meta.id, key=key_of(meta), entry=entry):
+        if predicate.is_after(meta, entry=entry):
             found.append(predicate.id)
     return found
 
@@ -212,7 +211,7 @@ def hides_retired(predicate: Predicate, meta: BlockMeta, *, lag_ns: int) -> bool
     """Whether a block whose place is not known any more may be one that it applies to."""
     if not any(map(predicate.mask.touches, meta.datasets)):
         return False
-    if predicate.is_after(block=meta.id, key=key_of(meta), entry=None):
+    if predicate.is_after(meta, entry=None):
         return True
     return meta.plan is None and block_time_ns(meta.id) <= predicate.at + lag_ns
 

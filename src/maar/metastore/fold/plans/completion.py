@@ -89,7 +89,9 @@ def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refus
     if any(objects.wrong_with_files(meta) for meta in outputs):
         return Refusal.OUTPUT_FILES
     own = all(
-        not objects.wrong_with_keys(meta, plan=plan.id, token=entry.token) for meta in outputs
+        not objects.wrong_with_keys(meta, plan=plan.id, token=entry.token)
+        and not objects.wrong_with_since(meta)
+        for meta in outputs
     )
     return None if own else Refusal.OUTPUT_KEY
 

@@ -37,6 +37,7 @@ from maar.metastore.state.state import MetaState
 from maar.metastore.state.tombstones import NO_BLOCK, CopyKey, Tombstone
 from maar.model.block import BlockMeta, BlockOutline, Location
 from maar.model.ids import BlockId, FencingToken, PlanId, StoreName
+from maar.model.predicate import since
 from maar.model.refusal import Refusal
 from maar.model.stores import CopyBad, CopyMade, StoreSet, is_copied, keys_at, stores_of
 from maar.model.time import LeaseTime
@@ -88,14 +89,6 @@ def is_buried(state: MetaState, store: StoreName, key: str) -> bool:
 def has_room(state: MetaState, store: StoreName, more: int = 1) -> bool:
     """Whether the list of what is to be deleted in a store may grow."""
     return len(state.tombstones.of_store(store)) + more <= state.policy.tombstones_max
-
-
-def after_repair(
-    meta: BlockMeta, *, ended: Iterable[CopyBad], made: Iterable[CopyMade]
-) -> BlockMeta:
-    """A block as the index would list it."""
-    rest = _without(meta, (each.store for each in ended))
-    return _with_copies(rest, {each.store: each for each in made}, at=LeaseTime(0))
 
 
 # ── the fold: which stores there are ───────────────────────────────────────────────────────────
@@ -244,6 +237,7 @@ def _stem(key: str) -> str:
 
 
 def _without(meta: BlockMeta, stores: Iterable[StoreName]) -> BlockMeta:
+    """Without the keys at its home, a block still tells which deletions it is from before (S8)."""
     gone = set(stores)
     files = tuple(
         msgspec.structs.replace(
@@ -251,7 +245,7 @@ def _without(meta: BlockMeta, stores: Iterable[StoreName]) -> BlockMeta:
         )
         for file in meta.files
     )
-    return msgspec.structs.replace(meta, files=files)
+    return msgspec.structs.replace(meta, files=files, since=since(meta))
 
 
 def _with_copies(

@@ -29,6 +29,8 @@ def wrong_with_segment(meta: BlockOutline, incarnations: Sequence[Incarnation]) 
     """
     if meta.level or meta.tenant or meta.day != NO_DAY:
         return f"block {meta.id} is no segment: it has a level, a tenant or a day"
+    if meta.since:
+        return f"block {meta.id} is a writer's segment, and says that a plan wrote it"
     if len(meta.files) == 1 and len((file := meta.files[0]).locations) == 1 and file.size > 0:
         own = keys.segment(shard=meta.shard, block=meta.id, incarnation=incarnations[0])
         if (file.table, *file.locations) == (SEGMENT_TABLE, Location(meta.store, own)):
@@ -71,6 +73,16 @@ def wrong_with_keys(meta: BlockOutline, *, plan: PlanId, token: FencingToken) ->
     stem = keys.stem(block=meta.id, plan=plan, token=token, attempt="")
     return _foreign(
         meta, lambda file, key: keys.is_of_attempt(key, _object_key(meta, file, stem=stem))
+    )
+
+
+def wrong_with_since(meta: BlockOutline) -> str:
+    """Whether a block that was just written says another entry gave leave than its keys do: then
+    deletions would take it for older or younger than it is (S8).
+    """
+    told = keys.since(meta.files[0].locations[0].key)
+    return (
+        f"block {meta.id} says {meta.since}, its keys {told}" if meta.since not in (0, told) else ""
     )
 
 

@@ -18,6 +18,7 @@ from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, Kind
 from maar.model.errors import Corrupt, NotFound
 from maar.model.ids import BlockId, Incarnation, PlanId, Shard, StoreName
+from maar.model.predicate import since
 from maar.ports.stores.object_store import ObjectInfo, ObjectStore
 
 CREATED_BY = "adopted from the store"
@@ -254,7 +255,9 @@ def _is_copy(one: StoredBlock, meta: BlockMeta) -> bool:
 
 
 def _join_copies(best: BlockMeta, found: Sequence[tuple[StoredBlock, BlockMeta]]) -> BlockMeta:
-    """The home is where the plan that made it wrote it, if that is whole."""
+    """The home is where the plan that made it wrote it, if that is whole. Manifests did not always
+    tell how old a block is: then the oldest keys do.
+    """
     same = [(one, meta) for one, meta in found if _content(meta) == _content(best)]
     ordered = sorted(same, key=lambda each: _is_copy(*each))
     by_store = {meta.store: meta for _, meta in reversed(ordered)}
@@ -266,7 +269,8 @@ def _join_copies(best: BlockMeta, found: Sequence[tuple[StoredBlock, BlockMeta]]
         )
         for file in best.files
     )
-    return msgspec.structs.replace(best, store=home, files=files)
+    oldest = min(since(meta) for _, meta in same)
+    return msgspec.structs.replace(best, store=home, files=files, since=oldest)
 
 
 def _content(meta: BlockMeta) -> dict[str, tuple[int, bytes]]:
