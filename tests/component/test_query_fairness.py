@@ -17,13 +17,16 @@ from maar.model.errors import (
 from maar.model.ids import (
     TenantId,
 )
+from maar.model.time import SECOND_NS
 from maar.ports.reader.query import (
     DrawFlameGraph,
     ListLabelNames,
     ListProfileTypes,
     ListSeries,
+    QueryCall,
     RankFunctions,
     Scope,
+    SelectSeries,
 )
 from maar.ports.stores.object_store import ObjectStore
 from maar.query.read.reading import Reading, Stopped
@@ -191,6 +194,41 @@ def test_a_result_of_too_many_rows_is_refused_while_it_comes(lake: Lake) -> None
     with pytest.raises(TooLarge, match="too many rows"):
         ask.run(ask.engine.call(ListSeries(Scope(TENANT, ALWAYS), label_names=())))
     ask.engine.close()
+
+
+def test_labels_of_long_text_weigh_their_text(lake: Lake) -> None:
+    """A label of a pod may have two thousand characters, and each series says it in the answer."""
+    scope = Scope(TENANT, ALWAYS)
+    questions: list[QueryCall[object]] = [
+        ListSeries(scope, label_names=()),
+        ListSeries(scope, label_names=("pod",)),
+        SelectSeries(
+            scope,
+            profile_type=CPU,
+            group_by=("pod",),
+            step_ns=3600 * SECOND_NS,
+            aggregation="sum",
+            limit=0,
+        ),
+    ]
+    lake.add_block(
+        [
+            known_profile([(("f",), {}, (1, 1))], time_ns=START + n, pod=f"{n:02d}" + "x" * length)
+            for n, length in enumerate([0] * 50 + [2000] * 50)
+        ]
+    )
+    for question in questions:
+        enough, least = Asker(lake), 100 * 2000 // 2
+        answer = enough.run(enough.engine.call(question))
+        assert len(answer) >= 100  # type: ignore[arg-type]
+        weight = enough.metric("maar_query_held_bytes_sum")
+        assert weight > least, question
+        enough.engine.close()
+        ask = Asker(lake, answer_bytes_max=least)
+        for _ in range(2):  # also when it is kept
+            with pytest.raises(TooLarge, match="too many rows"):
+                ask.run(ask.engine.call(question))
+        ask.engine.close()
 
 
 def test_a_stop_between_two_batches_of_rows_is_a_stop(lake: Lake) -> None:

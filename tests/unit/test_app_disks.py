@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from threading import Event
+from threading import enumerate as enumerate_threads
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.app.health.disks import (
+    HANGS_NS,
     LOOK_NS,
     Disk,
     Disks,
     DiskState,
     Free,
+    Patiently,
     disks_of,
     measure_disk,
     reserve_of,
@@ -39,8 +43,11 @@ class Measured:
     def __init__(self, **free_mib: float) -> None:
         self.free_mib = free_mib
         self.one = False
+        self.silent: set[str] = set()
 
     def __call__(self, path: Path) -> Free | None:
+        if path.name in self.silent:
+            raise TimeoutError
         free = self.free_mib.get(path.name)
         device = 1 if self.one else hash(path.name)
         return None if free is None else Free(int(free * MIB), 1000 * MIB, device)
@@ -105,6 +112,51 @@ def test_directories_on_one_disk_are_told_once() -> None:
     assert one.no_room().count("left") == 1
     assert "(data, log, store)" in one.no_room()
     assert [bool(disk["trouble"]) for disk in one.plain()] == [True, False, False]
+
+
+def test_a_disk_that_does_not_answer_for_long_is_named_and_not_one_that_is_late() -> None:
+    clock, measure = SetClock(), Measured(data=500, log=500, store=500)
+    watch = disks(clock, measure)
+
+    def look() -> str:
+        clock.now_ns += LOOK_NS
+        return watch.no_room()
+
+    assert look() == ""
+    measure.silent = {"store", "log"}
+    for _ in range(HANGS_NS // LOOK_NS):
+        assert look() == ""
+        assert [disk.free.bytes for disk in watch.look()] == [500 * MIB] * 3
+    told = "the disk of /data/log (log, store) does not answer"
+    assert look().startswith(told)
+    assert watch.no_room_to_read().startswith("the disk of /data/log (log) does not answer")
+    assert [bool(disk["trouble"]) for disk in watch.plain()] == [False, True, False]
+    assert {each.labels["directory"] for each in watch.collect()[0].samples} == {"data"}
+    measure.silent = set()
+    assert look() == ""
+    measure.silent = {"store"}
+    assert look() == "", "it begins anew"
+
+
+def test_whoever_measures_a_disk_that_hangs_waits_a_moment_once() -> None:
+    """In the kernel it would hang an event loop, and a process that hangs is killed."""
+    answers, asked = Event(), []
+
+    def measure(path: Path) -> Free:
+        asked.append(path)
+        assert answers.wait(60)
+        return Free(1, 2)
+
+    patiently = Patiently(measure)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            patiently(Path("/mnt"))
+    assert asked == [Path("/mnt")]
+    answers.set()
+    for thread in enumerate_threads():
+        if thread.name == "disk":
+            thread.join(60)
+    assert patiently(Path("/mnt")) == Free(1, 2)
 
 
 def test_free_space_is_a_metric_by_directory() -> None:

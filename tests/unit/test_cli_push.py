@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from maar.cli.client import retry_after_s
 from maar.cli.commands import push
 from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE
 from maar.model.time import SECOND_NS
@@ -32,6 +33,16 @@ class Forgetful(Front):
             self.lost -= 1
             raise httpx.ReadError("the connection was reset")
         return reply
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [("30", 30), ("0.5", 0.5), ("86400", 60), ("inf", 60), ("nan", 0), ("-1", 0), ("soon", 0)],
+)
+def test_whatever_an_answer_says_the_wait_is_no_longer_than_a_minute(
+    told: str, seconds: float
+) -> None:
+    assert retry_after_s(told) == retry_after_s(told.encode()) == seconds
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ TENANT_HEADER = "X-Scope-OrgID"
 IDS_HEADER = "Maar-Profile-Ids"
 TIMEOUT_S = 90.0
 CONNECT_TIMEOUT_S = 5.0
+RETRY_AFTER_MAX_S = 60.0
 
 TRY_LATER = (429, 502, 503, 504)
 
@@ -145,9 +146,11 @@ class Server:
 
 
 def retry_after_s(header: str | bytes) -> float:
-    """Retry-After in seconds, 0 when absent; maar never sends it as a date."""
+    """Retry-After in seconds, 0 when absent; maar never sends it as a date, nor for long: whoever
+    else sends it must not make us wait for ever.
+    """
     with suppress(ValueError):
-        return max(0.0, float(header))
+        return min(max(0.0, float(header)), RETRY_AFTER_MAX_S)
     return 0.0
 
 

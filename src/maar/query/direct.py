@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ NamesOf = Callable[[Sequence[StackFrames]], FrameNames]  # the names of some par
 
 def label_names(choices: Sequence[Choice], cache: PartCache) -> set[str]:
     """The names of the labels that some runs have."""
-    return {name for (name,) in _unite_kept(choices, "names", _names, cache)}
+    return {name for (name,) in _unite_kept(choices, "names", _names, cache).what}
 
 
 def label_sets(
@@ -50,14 +50,19 @@ def label_sets(
         groups = choice.groups
         looked_at += groups.size
         check(looked_at)
-        made = _sets_by_name(choice, groups, names) if names else _whole_sets(choice, groups)
-        budget.take(len(made) * LABELS_BYTES, ROWS)
-        return made
+        if names:
+            made = _sets_by_name(choice, groups, names)
+            budget.take(_weigh(made), ROWS)
+            return made
+        places = read_labels(choice.source).places(choice.totals.group_series[groups])
+        budget.take(_weight_of_series(choice, places), ROWS)
+        return _whole_sets(choice, groups, places.tolist())
 
-    found: tuple[Labels, ...] = _unite_kept(choices, ("sets", names), make, cache)
+    found = _unite_kept(choices, ("sets", names), make, cache)
     budget.back_to(before)
-    budget.take(len(found) * LABELS_BYTES, ROWS)
-    return found
+    budget.take(found.size, ROWS)
+    united: tuple[Labels, ...] = found.what
+    return united
 
 
 def _unite_kept(
@@ -65,7 +70,7 @@ def _unite_kept(
     what: Hashable,
     make: Callable[[Choice], set[Any]],
     cache: PartCache,
-) -> tuple[Any, ...]:
+) -> Weighed:
     """What is made of each part, each once and in order. It is kept for the same groups of the same
     blocks, which a range that moves with the clock most often has.
     """
@@ -73,12 +78,25 @@ def _unite_kept(
 
     def of_blocks() -> Weighed:
         made = _unite(make(choice) for choice in choices if choice.key is not None)
-        size = LABELS_BYTES * (1 + len(made)) + _text_bytes((what, made))
+        size = LABELS_BYTES + _text_bytes(what) + _weigh(made)
         return Weighed(made, size + sum(KEY_BYTES + len(key[-1]) for key in keys))
 
-    found: tuple[Any, ...] = cache.get((what, keys), of_blocks).what if keys else ()
+    found: Weighed = cache.get((what, keys), of_blocks) if keys else Weighed((), 0)
     fresh = [make(choice) for choice in choices if choice.key is None]
-    return _unite([found, *fresh]) if fresh else found
+    if not fresh:
+        return found
+    united = _unite([found.what, *fresh])
+    return Weighed(united, _weigh(united))
+
+
+def _weigh(sets: Collection[Any]) -> int:
+    """A label may be as long as two thousand characters, and an answer says each that often."""
+    return LABELS_BYTES * len(sets) + sum(map(_text_bytes, sets))
+
+
+def _weight_of_series(choice: Choice, places: Int) -> int:
+    """The same of some series, before there is an object of any."""
+    return LABELS_BYTES * places.size + int(read_labels(choice.source).text[places].sum())
 
 
 def _text_bytes(what: Any) -> int:
@@ -140,6 +158,7 @@ def points(
         sums = [each / count for each, count in zip(sums, profiles, strict=True)]
     budget.take(heads.size * POINT_BYTES * (1 + OBJECT_FACTOR), ROWS)
     labels = list(number)
+    budget.take(_weigh(labels), ROWS)
     at_ms = (steps.start_ms + step[heads] * steps.step_ms).tolist()
     for place, at, each in zip(group[heads].tolist(), at_ms, sums, strict=True):
         yield labels[place], at, each
@@ -230,9 +249,9 @@ def _sets_by_name(choice: Choice, groups: Int, names: tuple[str, ...]) -> set[La
     return {pick(dict(zip(names, values, strict=True)), names) for values in rows}
 
 
-def _whole_sets(choice: Choice, groups: Int) -> set[Labels]:
+def _whole_sets(choice: Choice, groups: Int, places: list[int]) -> set[Labels]:
+    """`places` are those of the groups' series."""
     labels = read_labels(choice.source)
-    places = labels.places(choice.totals.group_series[groups]).tolist()
     datasets = _datasets(choice, groups)
     own = {each: dataset_labels(*each) for each in set(datasets)}
     of = {place: labels.of(place) for place in set(places)}

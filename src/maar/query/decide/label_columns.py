@@ -27,6 +27,7 @@ class SeriesLabels:
     item: Int32  # place in `values`
     names: tuple[str, ...]
     values: tuple[str, ...]
+    text: Int  # characters of the labels of each series
     size: int  # bytes in memory
 
     def places(self, ids: Int) -> Int:
@@ -75,7 +76,8 @@ def labels_of_series(series: pa.Table) -> SeriesLabels:
     begin, end = int(offset[0]), int(offset[-1])
     names, key = _codes(maps.keys.slice(begin, end - begin))
     values, item = _codes(maps.items.slice(begin, end - begin))
-    text = sum(map(len, names)) + sum(map(len, values))
+    name_size, value_size = (np.array([*map(len, some), 0]) for some in (names, values))
+    ends = np.append(0, np.cumsum(name_size[key] + value_size[item]))
     return SeriesLabels(
         ids=ids,
         offset=offset - begin,
@@ -83,7 +85,12 @@ def labels_of_series(series: pa.Table) -> SeriesLabels:
         item=item,
         names=names,
         values=values,
-        size=16 * ids.size + 8 * key.size + 2 * text + 80 * (len(names) + len(values)) + 512,
+        text=ends[offset[1:] - begin] - ends[offset[:-1] - begin],
+        size=24 * ids.size
+        + 8 * key.size
+        + 2 * int(name_size.sum() + value_size.sum())
+        + 80 * (len(names) + len(values))
+        + 512,
     )
 
 
