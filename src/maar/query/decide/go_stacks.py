@@ -71,12 +71,15 @@ def with_roots(stacks: Stacks, *, frames_max: int, drawn: bool, budget: AnswerBu
         fits &= stacks.value > 0
     if not (fits & (length >= frames_max - HIDDEN_MAX)).any():
         return stacks
-    fits &= _of_go(stacks)
+    of_go = names_of_go(stacks.names) if stacks.known is None else stacks.known.of_go
+    _leave_go(stacks.offset, stacks.frame, of_go, fits)
     chosen = np.flatnonzero(fits)
     if not chosen.size:
         return stacks
     codes = stacks.frame[stacks.offset[chosen][:, None] + np.arange(ROOTS)]
-    used = np.unique(codes).astype(np.int32)
+    is_used = np.zeros(len(stacks.names), np.bool_)
+    is_used[codes] = True
+    used = np.flatnonzero(is_used).astype(np.int32)
     if stacks.known is None:
         used = np.array(sorted(used.tolist(), key=stacks.names.__getitem__), np.int32)
     rank = np.zeros(len(stacks.names), np.int32)
@@ -99,14 +102,7 @@ def warm() -> None:
     for kind in (np.int32, np.int64):
         offset, frame, one = np.arange(2), np.zeros(2, kind), np.ones(1, np.int64)
         _put_before(offset, frame, one, one * 0, np.zeros(1, np.int32), frame)
-
-
-def _of_go(stacks: Stacks) -> Flags:
-    """Whether a stack has some name that only Go gives."""
-    known = names_of_go(stacks.names) if stacks.known is None else stacks.known.of_go
-    before = np.concatenate(([0], np.cumsum(known[stacks.frame])))
-    of_go: Flags = before[stacks.offset[1:]] > before[stacks.offset[:-1]]
-    return of_go
+        _leave_go(offset, frame, np.ones(1, np.bool_), np.ones(1, np.bool_))
 
 
 def _longer(stacks: Stacks, added: Int, source: Int, roots: Int32) -> Stacks:
@@ -115,6 +111,18 @@ def _longer(stacks: Stacks, added: Int, source: Int, roots: Int32) -> Stacks:
     frame: npt.NDArray[Any] = np.empty(offset[-1], stacks.frame.dtype)
     _put_before(stacks.offset, stacks.frame, added, source, roots, frame)
     return replace(stacks, offset=offset, frame=frame)
+
+
+@allocating_kernel
+def _leave_go(offset: Any, frame: Any, of_go: Any, flags: Any) -> None:
+    """Of the stacks with a flag, leave it to those with some name that only Go gives."""
+    for stack in range(flags.size):
+        if flags[stack]:
+            flags[stack] = False
+            for place in range(offset[stack], offset[stack + 1]):
+                if of_go[frame[place]]:
+                    flags[stack] = True
+                    break
 
 
 @allocating_kernel
