@@ -93,8 +93,8 @@ def write_segment(
     """
     if not profiles:
         raise ValueError("a segment holds at least one profile")
-    keys = [(one.tenant, one.service, one.time_ns, one.id) for one in profiles]
-    order = sorted(range(len(profiles)), key=keys.__getitem__)
+    places = [(one.tenant, one.service, one.time_ns, one.id) for one in profiles]
+    order = sorted(range(len(profiles)), key=places.__getitem__)
     rows = [profiles[row] for row in order]
     # What comes into quarantine was read from segments, which do not say who dated each profile.
     witnesses = [row.time_ns for row in rows if row.dated] if causes is None else []
