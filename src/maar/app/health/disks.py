@@ -29,7 +29,7 @@ RESERVE_MAX = 512 << 20
 WARNED_AT = 3  # reserves that are left
 SPENT_AT = 8  # parts of the reserve: with less of it left, the log may not take another entry
 LOOK_NS = 1_000_000_000  # it is not measured more often
-ANSWER_S = 0.05  # a disk takes microseconds, and whoever asks may be an event loop
+ANSWER_S = 0.25  # a disk takes microseconds, and whoever asks may be an event loop
 HANGS_NS = 5_000_000_000  # silent for so long: a busy machine can be late, too
 
 
@@ -231,7 +231,9 @@ def sentences(disks: Iterable[Disk]) -> dict[str, str]:
     }
 
 
-def disks_of(settings: Settings, clock: Clock) -> Disks:
+def disks_of(
+    settings: Settings, clock: Clock, *, measure: Callable[[Path], Free | None] | None = None
+) -> Disks:
     """The directories of these settings that are on this host."""
     directories = {DATA: settings.data_dir}
     place = settings.log_place
@@ -240,7 +242,8 @@ def disks_of(settings: Settings, clock: Clock) -> Disks:
     store = urlsplit(settings.store_settings().url)
     if store.scheme == "file":
         directories[STORE] = Path(unquote(store.path))
-    return Disks(directories, clock, reserve_bytes=settings.server.reserve_bytes)
+    reserve = settings.server.reserve_bytes
+    return Disks(directories, clock, reserve_bytes=reserve, measure=measure)
 
 
 def _size(number: int) -> str:
